@@ -25,6 +25,7 @@ from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules_in_force import RulesLog, why_other
 from ml_assets.model.release.standing import InputsUnknown, in_words
 from resources.environment import installed_version
+from resources.extras import missing_extra
 from resources.lake import LakeUnavailable
 from resources.ledger import LedgerChanged
 from resources.ledger.migrations import NEWEST
@@ -77,7 +78,8 @@ def doctor() -> None:
             say(f"warn  {name:16} {known}")
         except Exception as error:  # a doctor reports every failure, whatever its type
             failed += 1
-            what = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
+            said = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
+            what = missing_extra(error) or said
             say(f"FAIL  {name:16} {what}")
     if failed:
         say(f"{failed} of {len(checks)} checks failed; each FAIL line names the remedy.")

@@ -2,8 +2,6 @@
 
 from typing import TYPE_CHECKING
 
-import click
-
 from ml_assets.cli.terminal import say_aside
 
 if TYPE_CHECKING:
@@ -12,11 +10,11 @@ if TYPE_CHECKING:
 
 
 def reading(*, on_main: bool = False, patience_seconds: float | None = None) -> "Context":
-    """Return the context of the environment, which changes nothing, until the running command ends.
+    """Return the context of the environment, for a command that changes nothing.
 
     `on_main`: as if ML_ASSETS_ENV were not set.
     """
-    return click.get_current_context().with_resource(_open(False, on_main, patience_seconds))
+    return _open(False, on_main, patience_seconds)
 
 
 def writing(*, on_main: bool = False, patience_seconds: float | None = None) -> "Context":

@@ -10,8 +10,6 @@ from ml_assets.cli.terminal import (
     say_aside,
 )
 from resources.files import locked
-from resources.lake.environments import environments
-from resources.lake.lakefs_setup import create_repository
 from resources.words import counted, name_some
 
 BEGINS = "From the first account on, each decision of a person in this ledger needs one."
@@ -210,6 +208,8 @@ def lake_migrate(copies: bool) -> None:
     ML_ASSETS_LAKE_URL and its keys name the server, ML_ASSETS_ENVIRONMENT the embedded lake and the repository, which
     --copy creates. The embedded lake stays as it is. A killed copy goes on when it is repeated.
     """
+    from resources.lake.lakefs_setup import create_repository
+
     platform = writing(on_main=True).project.platform
     with locked(platform.settings.home / "lake-migration.lock"):
         migration = platform.lake_migration
@@ -244,6 +244,7 @@ def home_move() -> None:
     """
     from ml_assets.context.project import Project
     from ml_assets.model.release.registry import NoEmbeddedTracker, moved_from, readdress
+    from resources.lake.environments import environments
 
     main = writing(on_main=True).project
     names = [None, *(one.name for one in environments(main.settings.home))]

@@ -10,7 +10,6 @@ import click
 
 from ml_assets.cli.opened import deciding, reading
 from ml_assets.cli.terminal import Problem, SuggestingGroup, json_option, say
-from ml_assets.data.tables.layout import UNDATED
 from resources.words import counted
 
 if TYPE_CHECKING:
@@ -250,6 +249,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     """
     from ml_assets.context import launch
     from ml_assets.data.tables import declared
+    from ml_assets.data.tables.layout import UNDATED
     from ml_assets.data.tables.publish.rejected import (
         NotReadmitted,
         quarantined_keys,

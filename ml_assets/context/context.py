@@ -1,12 +1,11 @@
 """The one way in: what a person or a program asks of the platform, as methods with typed results.
 
 Commands, notebooks and the page of reviews call these methods. A context reads, unless it was opened to write. Each
-decision names the `Person` who decides; the ledger checks the proof of the name when it stores the decision.
+decision names the `Person` who decides. With accounts in the ledger, the person must act for one in force.
 
 Not here: how a result looks (`ml_assets.cli`, `ml_assets.pages`).
 """
 
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,8 +75,6 @@ class Context:
     project: Project
     writes: bool = False
     """False: methods that change anything raise `ReadOnly`."""
-    _home: "tempfile.TemporaryDirectory[str] | None" = None
-    """Home of a context that reads where no home exists. It is deleted with the context."""
 
     @classmethod
     def open(
@@ -91,15 +88,7 @@ class Context:
         if writes:
             make_home(settings)
             return cls(Project(settings, patience_seconds), writes=True)
-        settings, empty = prepare_to_read(settings)
-        return cls(Project(settings, patience_seconds), _home=empty)
-
-    def __enter__(self) -> "Context":
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        if self._home is not None:
-            self._home.cleanup()
+        return cls(Project(prepare_to_read(settings), patience_seconds))
 
     @property
     def person(self) -> Person:
@@ -307,7 +296,7 @@ class Context:
         also before a refusal. Raises `NotFound`, `NotPromotable`, `VersionMissing`, `BundleMissing`,
         `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
         """
-        self._require_writes("promote")
+        self._require_decision("promote", by)
         spec = self.project.declared.pipeline(model)
         return _decisions().promote(
             self.project.platform,
@@ -326,14 +315,14 @@ class Context:
 
         Raises `NotReviewable`, `VersionMissing`, `IdentityNeeded` and `ReadOnly`.
         """
-        self._require_writes("approve")
+        self._require_decision("approve", by)
         return self._review(model, version, approves=True, by=by, reason=reason, read=read)
 
     def reject(
         self, model: str, version: int, *, by: Person, reason: str, read: str | None = None
     ) -> "Reviewed":
         """Reject the newest evaluation of a version; an earlier approval no longer counts. Raises as `approve`."""
-        self._require_writes("reject")
+        self._require_decision("reject", by)
         return self._review(model, version, approves=False, by=by, reason=reason, read=read)
 
     def rollback(self, model: str, *, by: Person, reason: str) -> "RolledBack":
@@ -341,7 +330,7 @@ class Context:
 
         Raises `NotPromotable`, `BundleMissing`, `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
         """
-        self._require_writes("rollback")
+        self._require_decision("rollback", by)
         return _decisions().roll_back(self.project.releases, model, by=by, reason=reason)
 
     def demote(self, model: str, *, by: Person, reason: str, canary: bool = False) -> Promotion:
@@ -349,17 +338,17 @@ class Context:
 
         Raises `NotPromotable`, `IdentityNeeded` and `ReadOnly`.
         """
-        self._require_writes("demote")
+        self._require_decision("demote", by)
         return _decisions().demote(self.project.releases, model, by=by, reason=reason, canary=canary)
 
     def archive(self, model: str, version: int, *, by: Person, reason: str) -> Archival:
         """Take a version out of use for good. Raises as `demote`, and `VersionMissing`."""
-        self._require_writes("archive")
+        self._require_decision("archive", by)
         return _decisions().archive(self.project.releases, model, version, by=by, reason=reason)
 
     def accept_rules(self, model: str, *, by: Person, reason: str) -> "AcceptedRules":
         """Put the rules of the declared model in force. Raises `RulesNotAccepted`, `IdentityNeeded` and `ReadOnly`."""
-        self._require_writes("accept_rules")
+        self._require_decision("accept_rules", by)
         rules = self.project.declared.pipeline(model).rules
         return _decisions().accept_rules(self.project.releases, model, rules, by=by, reason=reason)
 
@@ -369,7 +358,7 @@ class Context:
         A range `FIRST..LAST` accepts the partitions in it that only the number of rows rejects, as a new level. Raises
         `NothingToAccept`, `EvidenceGone`, `IdentityNeeded` and `ReadOnly`.
         """
-        self._require_writes("accept")
+        self._require_decision("accept", by)
         return _decisions().accept(self.project, table, partition, by=by, reason=reason)
 
     def _review(
@@ -386,6 +375,11 @@ class Context:
             rules=rules,
             read=read,
         )
+
+    def _require_decision(self, what: str, by: Person) -> None:
+        """Raise `ReadOnly`, or `IdentityNeeded` also for a decision that would change nothing."""
+        self._require_writes(what)
+        self.project.platform.ledger.accounts.require_identity(by)
 
     def _require_writes(self, what: str) -> None:
         if not self.writes:
@@ -406,7 +400,9 @@ def open_context(home: str | Path | None = None, *, env: str | None = None, writ
 
     `env` is an environment of the home, by default that of ML_ASSETS_ENV. Raises `HomeRefused`, `EnvironmentMissing`.
     """
-    given = {"home": None if home is None else Path(home), "env": env}
-    return Context.open(
-        read_settings(**{name: value for name, value in given.items() if value is not None}), writes=writes
-    )
+    if home == "":
+        raise HomeRefused("the name of the home is empty: name a folder, or leave it out for ML_ASSETS_HOME")
+    # The process may change its folder later, and only shells know `~`.
+    given = {"home": None if home is None else Path(home).expanduser().absolute(), "env": env}
+    settings = read_settings(**{name: value for name, value in given.items() if value is not None})
+    return Context.open(settings, writes=writes)

@@ -59,7 +59,7 @@ class Data:
         return compare_lake(lake, old, new, keys, tables=tables, read_rows=read_rows)
 
     def checkout(
-        self, ref: str, folder: Path, *, tables: Sequence[str] = (), partitions: str | None = None
+        self, ref: str, folder: str | Path, *, tables: Sequence[str] = (), partitions: str | None = None
     ) -> WrittenOut:
         """Write the partitions at `ref` to the new folder `folder`, read-only, with the paths that they have in the
         lake.
@@ -74,7 +74,7 @@ class Data:
             wanted = {window.table: list(keys_of(reader, window))}
         else:
             wanted = {table: reader.keys(table) for table in tables or reader.tables()}
-        return write_out(reader, _only(wanted, partitions), folder)
+        return write_out(reader, _only(wanted, partitions), Path(folder))
 
     def blame(self, table: str, partition: str, *, ref: str = "main") -> list[PartitionContent]:
         """Return each content that a partition had, newest first: commit, run, person, code, time and reason.

@@ -7,9 +7,11 @@ Not here: the meaning of settings (`resources.settings`), and the values in `dag
 import hashlib
 import os
 import tempfile
+import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -76,20 +78,28 @@ def make_home(settings: Settings) -> None:
     _make_folders(settings)
 
 
-def prepare_to_read(settings: Settings) -> tuple[Settings, "tempfile.TemporaryDirectory[str] | None"]:
-    """Return the settings of a context that changes nothing, and the folder of its home if that lives as long as the
-    context alone.
+def prepare_to_read(settings: Settings) -> Settings:
+    """Return the settings of a context that changes nothing.
 
     Lake, ledger and Dagster create their files when they are first opened. If the home has none yet, they are created
-    in a temporary folder, which is as empty as the home. Raises `EnvironmentMissing`.
+    in a temporary folder, which is as empty as the home. Raises `EnvironmentMissing`, and `HomeRefused` for a file.
     """
     _require_environment(settings)
-    empty = None
+    if settings.home.exists() and not settings.home.is_dir():
+        raise HomeRefused(f"the home {settings.home} is a file: name a folder")
     if not _is_made(settings):
-        empty = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
-        settings = settings.model_copy(update={"home": Path(empty.name)})
+        settings = settings.model_copy(update={"home": _empty_home()})
     _make_folders(settings)
-    return settings, empty
+    return settings
+
+
+@cache
+def _empty_home() -> Path:
+    """Return a folder that is deleted at the end of the process: parts of a context may outlive it. Nothing that reads
+    puts rows there, so all contexts share it."""
+    folder = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
+    weakref.finalize(_empty_home, folder.cleanup)
+    return Path(folder.name)
 
 
 def why_ignored(settings: Settings) -> str:

@@ -147,7 +147,28 @@ def test_proofs_stand_in_the_rows(ledger: Ledger, bob: Person, url: str) -> None
     assert promote(ledger, bob).checked_by == "token"
     ledger.models.record_evaluation(EVALUATION)  # no person decides: a service may have no account
     assert [one.checked_by for one in Ledger(url).models.promotions("m")] == ["nobody", "token"]
-    promote(ledger, Person.by_rule("canary"))
+
+
+@pytest.mark.parametrize("what", DECISIONS)
+@pytest.mark.parametrize("forged", ["another's account", "another kind of proof", "no name", "a rule"])
+def test_a_person_who_was_put_together_decides_nothing(
+    ledger: Ledger, bob: Person, what: str, forged: str
+) -> None:
+    """A program makes its persons itself. Name, kind of proof and account belong together, and rules only demote."""
+    person = {
+        "another's account": replace(bob, name="root"),
+        "another kind of proof": replace(bob, checked_by="oidc"),
+        "no name": replace(bob, name=" "),
+        "a rule": Person.by_rule("canary"),
+    }[forged]
+    if forged == "a rule" and what == "demote":
+        DECISIONS[what](ledger, person)
+        return
+    before = ledger.models.verify()
+    with pytest.raises(IdentityNeeded) as refused:
+        DECISIONS[what](ledger, person)
+    assert (refused.value.name, refused.value.is_revoked) == (person.name, False)
+    assert ledger.models.verify() == before
 
 
 def test_a_token_proves_its_account_until_it_is_revoked(ledger: Ledger, root: Person) -> None:

@@ -1,7 +1,7 @@
 """`LocalStore`: the embedded lake. Content-addressed files, names and history in SQLite, no server.
 
 Belongs here: the rules of the protocol, which are lakeFS's: refused operations, dirty branches, merges. Does not:
-bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`), the rules of names (`store.py`).
+bytes on disk (`objects.py`), tables (`refs.py`), trees (`tree.py`), the rules of names (`__init__.py`).
 
 If a process is killed, its finished puts, commits and merges stay and the unfinished operation leaves no trace. A
 power cut can lose uncommitted changes, never a commit.

@@ -191,14 +191,29 @@ def append(connection: sa.Connection, new: Row) -> Row:
             dated="new row",
         )
     if isinstance(new, Authored) and (new.by.account is not None or _is_a_decision(new)):
-        require_identity(connection, new.by)
+        require_identity(connection, new.by, allows_rules=isinstance(new, Demotion))
     return replace(new, place=chain.append(connection, to_store(new)))
 
 
-def require_identity(connection: sa.Connection, person: Person) -> None:
-    """Raise `IdentityNeeded` if the ledger has accounts and `person` does not act for one in force."""
+def require_identity(connection: sa.Connection, person: Person, *, allows_rules: bool = False) -> None:
+    """Raise `IdentityNeeded` for a person without a name, for a rule unless `allows_rules`, and, if the ledger has
+    accounts, unless `person` acts for one in force, by its name and its kind of proof."""
+    if not person.name.strip():
+        raise IdentityNeeded(
+            "whoever decides needs a name: set ML_ASSETS_AUTHOR, or ML_ASSETS_TOKEN to the token of your account",
+            name=person.name,
+            is_revoked=False,
+        )
+    if person.checked_by == "platform":
+        if allows_rules:
+            return
+        raise IdentityNeeded(
+            f"{person.name} is a rule, and rules only demote: a person decides this",
+            name=person.name,
+            is_revoked=False,
+        )
     known = every_account(connection)
-    if person.checked_by == "platform" or (not known and person.account is None):
+    if not known and person.account is None:
         return
     if person.checked_by == "nobody":
         administrators = ", ".join(one.name for one in in_force(known) if one.is_administrator)
@@ -210,11 +225,21 @@ def require_identity(connection: sa.Connection, person: Person) -> None:
             name=person.name,
             is_revoked=False,
         )
-    if account_of(known, person) is None:
+    account = account_of(known, person)
+    if account is None:
         raise IdentityNeeded(
             f"the account of {person.name} was revoked meanwhile: an administrator can add a new one",
             name=person.name,
             is_revoked=True,
+        )
+    if not same_person(account.name, person.name) or person.checked_by != (
+        "oidc" if account.issuer else "token"
+    ):
+        raise IdentityNeeded(
+            f"nobody proved to be {person.name}: the named account is of {account.name}, whom another proof names. Set "
+            "ML_ASSETS_TOKEN to the token of your account, or ML_ASSETS_OIDC_TOKEN to an ID token",
+            name=person.name,
+            is_revoked=False,
         )
 
 

@@ -16,8 +16,9 @@ LaunchedIn = Literal["terminal", "dagster"]
 class Person:
     """Person who acts, by the name that the ledger records, with the proof of that name.
 
-    Name, proof and account always travel together, so no call can leave one out. The ledger checks all three when it
-    stores a row (`resources.ledger.decision_rows`).
+    Name, proof and account always travel together, so no call can leave one out. Where a person comes in, the proof is
+    checked (`resources.acting`). When it stores a row, the ledger checks that the account is in force, and that it has
+    this name and this kind of proof (`resources.ledger.decision_rows`).
     """
 
     name: str

@@ -1,5 +1,6 @@
 """`ml_assets.open()`: what commands do, from Python, with typed results; it writes only if it was opened to write."""
 
+import gc
 import os
 from pathlib import Path
 
@@ -159,3 +160,25 @@ def test_with_accounts_nobody_decides_without_a_proof(terminal: Terminal) -> Non
     context = ml_assets.open(terminal.home, writes=True)
     with pytest.raises(IdentityNeeded):
         _ = context.person
+    with pytest.raises(IdentityNeeded):  # also where it would change nothing
+        context.accept_rules(MODEL, by=Person.unchecked("ada"), reason="mine")
+
+
+def test_a_home_is_a_folder_whatever_the_process_does_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    assert ml_assets.open("~/mine", writes=True).project.settings.home == tmp_path / "mine"
+    assert ml_assets.open("near", writes=True).project.settings.home == tmp_path / "near"
+    (tmp_path / "file").touch()
+    for wrong in ("", tmp_path / "file"):
+        with pytest.raises(HomeRefused, match="name a folder"):
+            ml_assets.open(wrong)
+
+
+def test_parts_of_a_context_outlive_it(tmp_path: Path) -> None:
+    reader = ml_assets.open(tmp_path / "nowhere").project.reader()
+    gc.collect()
+    assert reader.tables() == []
+    assert not (tmp_path / "nowhere").exists()

@@ -8,6 +8,6 @@ Here:
     prepare.py       frame to objects of the lake
     audit.py         validate(…): the verdict on each partition; drift_of_partitions(reader, spec, new)
     earlier.py       keep_earlier(…): the rows that a correction replaces
-    rejected.py        accept_partition(store, ledger, table, key, by, reason): a person accepts a rejected partition;
+    rejected.py      accept_partition(store, ledger, table, key, by, reason): a person accepts a rejected partition;
                      readmit(store, ledger, spec, key, by, tables): rows that were set aside, and pass now
 """

@@ -14,7 +14,7 @@ good rows: one branch, one merge.
 Steps 3 to 5 are one turn of the table: no other publish and no acceptance comes in between. Two processes may land in
 any order: main always holds the content of the newest verdict in the ledger. A rerun finds equal content on main or in
 the ledger and does only the missing steps. A dead run leaves a branch that nobody merges. Not here: the verdicts
-(`audit`), the rows that a correction replaces (`earlier`), acceptance of a rejected partition (`accept`), which lands
+(`audit`), the rows that a correction replaces (`earlier`), acceptance of a rejected partition (`rejected`), which lands
 by `land`, too.
 """
 
