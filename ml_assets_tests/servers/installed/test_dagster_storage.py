@@ -7,7 +7,7 @@ import dagster as dg
 import pytest
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
-from ml_assets.cli.terminal import Problem
+from ml_assets.context import HomeRefused
 from ml_assets.context.home import dagster_settings, prepare_home
 from ml_assets.context.project import Project
 from ml_assets_tests.components import readings_pipeline
@@ -100,7 +100,7 @@ def test_server_that_does_not_answer_is_named_without_its_password(
 ) -> None:
     prepare_home(elsewhere)
     servers.stop("postgresql")
-    with pytest.raises(Problem, match=r"check that PostgreSQL runs.*ML_ASSETS_DAGSTER_URL") as caught:
+    with pytest.raises(HomeRefused, match=r"check that PostgreSQL runs.*ML_ASSETS_DAGSTER_URL") as caught:
         _ = Project(elsewhere).instance
     assert servers.secrets["database_password"] not in str(caught.value)
 
@@ -121,5 +121,5 @@ def test_settings_file_follows_the_settings_until_a_person_changes_it(tmp_path: 
     prepare_home(embedded)
     assert path.read_text().endswith("# mine\n")
     path.write_text("telemetry: {enabled: true}\n")
-    with pytest.raises(Problem, match=r"by hand .*ML_ASSETS_DAGSTER_URL"):
+    with pytest.raises(HomeRefused, match=r"by hand .*ML_ASSETS_DAGSTER_URL"):
         prepare_home(on_servers)
