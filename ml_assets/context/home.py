@@ -63,12 +63,6 @@ def unknown_variables() -> list[str]:
     return said
 
 
-def prepare_home(settings: Settings) -> None:
-    """Do as `make_home` and `point_dagster`, for a process that works in one home."""
-    make_home(settings)
-    point_dagster(settings)
-
-
 def make_home(settings: Settings) -> None:
     """Create the folders, and write Dagster's settings file.
 

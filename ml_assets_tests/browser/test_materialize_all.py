@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser
 
-from ml_assets.context.home import prepare_home
 from ml_assets.context.project import Project
 from ml_assets_tests.browser.dagster_pages import open_pages
 from ml_assets_tests.browser.graphql import Dagster
@@ -18,6 +17,7 @@ from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.components import readings_location
 from ml_assets_tests.components.installation import Installation
 from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, WINDOW, days
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(3000)]

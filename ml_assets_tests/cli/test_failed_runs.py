@@ -7,9 +7,9 @@ import dagster as dg
 import pytest
 
 from ml_assets.context import RunFailed
-from ml_assets.context.home import prepare_home
 from ml_assets.context.launch import materialize
 from ml_assets.context.project import Project
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 RETRIES = dg.RetryPolicy(max_retries=1)

@@ -5,10 +5,10 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ml_assets.context.home import prepare_home
 from ml_assets.context.project import Project
 from ml_assets_tests.components.installation import Installation, key_of
 from ml_assets_tests.components.readings_pipeline import READINGS, days
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 DAYS = days(91)

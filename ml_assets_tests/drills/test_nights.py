@@ -15,12 +15,12 @@ from dagster._core.storage.tags import SENSOR_NAME_TAG
 
 from ml_assets.components.checks.leakage import request_leakage_tests
 from ml_assets.components.metadata import ASKED_BY
-from ml_assets.context.home import prepare_home
 from ml_assets.context.project import Project
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.components.installation import STAGES, key_of
 from ml_assets_tests.components.readings_location import LATEST
 from ml_assets_tests.components.readings_pipeline import FEATURES, FIRST, MODEL, READINGS, WINDOW, days
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 PATIENCE = 600.0

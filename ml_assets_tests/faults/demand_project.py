@@ -16,11 +16,11 @@ import yaml
 from ml_assets import components
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.training_pipeline import STAGES
-from ml_assets.context.home import prepare_home
 from ml_assets.context.launch import materialize
 from ml_assets.context.project import Project
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.checkout import ROOT
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 SALES, FEATURES, MODEL = "datasets/sales", "features/sales_features", "store_demand"

@@ -13,10 +13,10 @@ from multiprocessing.context import ForkServerContext
 from multiprocessing.synchronize import Barrier
 from pathlib import Path
 
-from ml_assets.context.home import prepare_home
 from ml_assets_tests.faults.child_processes import Child, forkserver, start
 from ml_assets_tests.faults.demand_project import FEATURES, MODEL, SALES, DemandProject
 from ml_assets_tests.faults.kill_points import KillPoint, KillSwitch, PauseBell, PhaseCounter, RankKillPoint
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 from resources.tracking.mlflow_client import open_client
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import dagster as dg
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.context.home import prepare_home
+from ml_assets.context.home import make_home, point_dagster
 from ml_assets.context.project import Project
 from resources.settings import Settings
 
@@ -57,7 +57,8 @@ def main() -> int:
         home = Path(name) / "ours"
         os.environ.pop("DAGSTER_HOME", None)
         settings = Settings(home=home)
-        prepare_home(settings)
+        make_home(settings)
+        point_dagster(settings)
         project = Project(settings)
         with project.instance as instance:
             ours = bytes_each(project, instance, settings.dagster_home, days, rounds)

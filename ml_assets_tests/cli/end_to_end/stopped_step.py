@@ -9,9 +9,9 @@ from pathlib import Path
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.context.home import prepare_home
 from ml_assets.context.launch import materialize
 from ml_assets.context.project import Project
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 STOPPED = 130

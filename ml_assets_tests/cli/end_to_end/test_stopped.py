@@ -14,11 +14,11 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from ml_assets.context.home import prepare_home
 from ml_assets.context.project import Project
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.cli.end_to_end import stopped_step
 from ml_assets_tests.cli.terminal import Terminal
+from ml_assets_tests.prepared_home import prepare_home
 from resources.platform import Platform
 from resources.settings import Settings
 

@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.context.home import prepare_home
 from ml_assets.context.project import Project
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
@@ -19,6 +18,7 @@ from ml_assets_tests.components.installation import (
     materialized,
     readings_components,
 )
+from ml_assets_tests.prepared_home import prepare_home
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.settings import Settings
 

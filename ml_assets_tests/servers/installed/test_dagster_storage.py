@@ -8,9 +8,10 @@ import pytest
 from dagster._core.storage.compute_log_manager import ComputeIOType
 
 from ml_assets.context import HomeRefused
-from ml_assets.context.home import dagster_settings, prepare_home
+from ml_assets.context.home import dagster_settings
 from ml_assets.context.project import Project
 from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.prepared_home import prepare_home
 from ml_assets_tests.servers.installed.conftest import DAYS, Installed, newest_materialization
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.settings import Settings

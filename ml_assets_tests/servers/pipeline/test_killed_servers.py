@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.context.home import prepare_home
 from ml_assets_tests.faults import pipeline_commands
 from ml_assets_tests.faults.child_processes import finish
 from ml_assets_tests.faults.demand_project import MODEL, DemandProject
 from ml_assets_tests.faults.kill_points import KillPoint
 from ml_assets_tests.faults.pipeline_facts import PipelineFacts, assert_sound, facts_of
+from ml_assets_tests.prepared_home import prepare_home
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.platform import Platform
 from resources.settings import Settings
