@@ -4,14 +4,13 @@ Not here: the meaning of settings (`resources.settings`), and the values in `dag
 (`ml_assets.dagster_host.instance`).
 """
 
+import atexit
 import hashlib
 import os
 import tempfile
-import weakref
 from collections.abc import Generator
 from contextlib import contextmanager
 from difflib import get_close_matches
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -87,12 +86,13 @@ def prepare_to_read(settings: Settings) -> Settings:
     return settings
 
 
-@cache
 def _empty_home() -> Path:
-    """Return a folder that is deleted at the end of the process: parts of a context may outlive it. Nothing that reads
-    puts rows there, so all contexts share it."""
+    """Return an empty folder of one context, deleted at the end of the process: parts of a context may outlive it.
+
+    Not shared: the first read of a ledger makes its tables, and the next context must not find them.
+    """
     folder = tempfile.TemporaryDirectory(prefix="ml-assets-", ignore_cleanup_errors=True)
-    weakref.finalize(_empty_home, folder.cleanup)
+    atexit.register(folder.cleanup)
     return Path(folder.name)
 
 
