@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo drill ui test test-releases test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint docs docs-serve format lock render clean distclean
 
 # The tests start hundreds of processes; without bytecode each of them compiles the project again.
@@ -40,8 +40,12 @@ drill: setup ## damage a short real training in six ways and check its recovery 
 ui: setup ## Dagster's pages and daemon together, on loopback
 	@$(BIN)/ml-assets ui $(ARGS)
 
-test: setup ## everyday tests, without servers and the tiers below; about 9 minutes on two cores (ARGS="-k words")
+test: setup ## everyday tests, without servers and the tiers below; 5 to 8 minutes on two cores (ARGS="-k words")
 	$(BIN)/pytest -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
+
+test-releases: setup ## commands as a person types them, promotions, canaries, and the homes of earlier releases
+	$(BIN)/pytest ml_assets_tests/cli ml_assets_tests/release ml_assets_tests/release_homes \
+	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # Folders of tests about processes that end at chosen moments.
 OF_PROCESSES = training tables tuning resources/launcher

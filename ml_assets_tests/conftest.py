@@ -20,6 +20,7 @@ NAMED_ONLY = tuple(
     Path(__file__).parent / name
     for name in (
         "browser",
+        "cli",
         "cli/end_to_end",
         "cluster",
         "cluster/flights",
@@ -27,6 +28,8 @@ NAMED_ONLY = tuple(
         "components/end_to_end",
         "drills",
         "layouts",
+        "release",
+        "release_homes",
         "resources/launcher/processes",
         "servers",
         "tables/processes",
