@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from pydantic import SecretStr
 
@@ -28,6 +28,8 @@ from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingLauncher
 from resources.ledger import Ledger, Person
 from resources.online import OnlineStore, open_online_store
+from resources.pool import PartitionPool, ThisProcess
+from resources.pool.processes import ProcessPool
 from resources.settings import Settings
 from resources.tracking.sink import SpoolCopies
 from resources.tracking.tracker import FILES, Tracker
@@ -43,6 +45,10 @@ class Platform:
     settings: Settings
     patience_seconds: float | None = None
     """Seconds of retries if a server does not answer. None: the default of each part, meant for a run."""
+
+    def __reduce__(self) -> tuple[type[Self], tuple[Settings, float | None]]:
+        """Travel to another process as settings: open files and connections stay here."""
+        return type(self), (self.settings, self.patience_seconds)
 
     @cached_property
     def lake(self) -> VersionedStore:
@@ -225,6 +231,14 @@ class Platform:
         copies = None if of.artifacts_url is None or of.env else SpoolCopies(self.artifacts)
         spools = of.own_home / "artifacts" if of.env else of.artifacts_folder
         return Tracker(of.resolved_tracking_uri.reveal(), spools, files, copies)
+
+    @cached_property
+    def pool(self) -> PartitionPool:
+        """Pool of the tasks of a range."""
+        of = self.settings
+        if of.pool == "in-process":
+            return ThisProcess()
+        return ProcessPool(of.pool_workers, of.pool_after_seconds)
 
     @cached_property
     def launcher(self) -> TrainingLauncher:

@@ -130,6 +130,13 @@ class Settings(BaseSettings):
     chunk_mib: float = Field(default=256.0, gt=0, allow_inf_nan=False)
     """MiB of memory that the partitions of a range need, with their files, until they are validated and merged; then
     the next ones follow."""
+    pool: Literal["in-process", "processes"] = "processes"
+    """Workers for the tasks of a range: none, or processes of this machine."""
+    pool_workers: int | None = Field(default=None, ge=1)
+    """Tasks of a range that run at the same time. Default: cores of this machine."""
+    pool_after_seconds: float = Field(default=10.0, ge=0, allow_inf_nan=False)
+    """Seconds of the first tasks of a range, which run in the run's own process. Workers start after them if the other
+    tasks will take as long."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
     """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"

@@ -18,6 +18,7 @@ from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeError, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerError, LedgerUnavailable
 from resources.online import OnlineStoreUnavailable
+from resources.pool import PoolUnavailable, TaskFailed
 from resources.tracking.mlflow_client import TrackerUnavailable
 
 TRANSIENT = (
@@ -30,6 +31,7 @@ TRANSIENT = (
     OnlineStoreUnavailable,
     ArtifactsUnavailable,
     ClusterUnavailable,
+    PoolUnavailable,
     ConnectionError,
     TimeoutError,
 )
@@ -118,6 +120,10 @@ def final_unless_transient() -> Iterator[None]:
             raise Terminated("the step was stopped from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
+        if isinstance(error, TaskFailed):
+            if isinstance(error.__cause__, TRANSIENT):
+                raise
+            raise dg.Failure(missing_extra(error) or str(error), allow_retries=False) from error
         if isinstance(error, BuildRefused):
             raise _failure_of(error) from error
         why = missing_extra(error) or f"{type(error).__name__}: {error}"

@@ -4,7 +4,7 @@ Not here: the rows that are stored online (`tables.online`), the store (`resourc
 """
 
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import closing, contextmanager
 from functools import partial
 
 import dagster as dg
@@ -30,11 +30,11 @@ from ml_assets.components.specs import FeatureTableSpec, InputSection, OnlineSec
 from ml_assets.dagster_host.steps import log_materializations
 from ml_assets.data.tables.cadence import Cadence, fit_of
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
-from ml_assets.data.tables.derive import derive, in_pieces, plan
+from ml_assets.data.tables.derive import in_pieces, plan
 from ml_assets.data.tables.online import fill_online
+from ml_assets.data.tables.publish.workers import FeatureTask, features_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
-from ml_assets.data.tables.user_code import resolve_function
 from ml_assets.foundation.code.code_version import code_version
 from resources.platform import Platform
 
@@ -62,19 +62,27 @@ class FeatureTable(SpecComponent):
     def build_defs(self, context: dg.ComponentLoadContext) -> dg.Definitions:
         """Return the asset of the table with its checks, and the asset of its online rows if they are declared."""
         spec = self.spec
-        function = resolve_function(spec.function)
         table = self.table
 
-        def build(run: TableRun) -> AbstractContextManager[RunRows]:
-            reader, ledger = run.reader, run.platform.ledger
+        @contextmanager
+        def build(run: TableRun) -> Iterator[RunRows]:
+            reader = run.reader
             for one in filter(None, (run.tables.find(section.table) for section in spec.inputs)):
                 if one.deprecated:
                     run.context.log.warning(f"{one.table} is deprecated: {one.deprecated}")
-            possible = plan(reader, ledger, run.tables, run.inputs, run.keys, table.cadence)
+            possible = plan(reader, run.platform.ledger, run.tables, run.inputs, run.keys, table.cadence)
             most_bytes = run.platform.settings.chunk_mib * 2**20 / 2
             pieces = in_pieces(reader, run.inputs, possible.ranges, most_bytes)
-            rows = derive(reader, ledger, run.inputs, pieces, table.cadence, function, spec.partition_date)
-            return nullcontext(RunRows(incoming=rows, possible=possible))
+            task = FeatureTask(
+                platform=run.platform,
+                reader=reader,
+                spec=table,
+                inputs=tuple(run.inputs),
+                function=spec.function,
+                partition_date=spec.partition_date,
+            )
+            with closing(features_of(task, pieces)) as made:
+                yield RunRows(incoming=made, possible=possible)
 
         deps = [_dependency(section, spec.cadence) for section in spec.inputs]
         facts = {

@@ -43,6 +43,7 @@ from ml_assets.data.tables.guard import InputsRefused
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.manifest import PartitionManifest
 from ml_assets.data.tables.publish.audit import drift_of_partitions
+from ml_assets.data.tables.publish.prepare import MadePartition
 from ml_assets.data.tables.publish.publish import (
     PublishedPartition,
     PublishResult,
@@ -122,7 +123,7 @@ class TableRun:
 class RunRows:
     """Rows of the partitions of a run. They are read while they are published, one partition after the other."""
 
-    incoming: Iterable[Incoming]
+    incoming: Iterable[Incoming | MadePartition]
     facts: Callable[[], PageFacts] = dict
     """Facts of the source for the page, asked after each chunk."""
     possible: Plan | None = None
@@ -234,7 +235,7 @@ def publish_and_report(
     platform: Platform,
     tables: DeclaredTables,
     spec: TableSpec,
-    incoming: Iterable[Incoming],
+    incoming: Iterable[Incoming | MadePartition],
     *,
     total: int,
     resumed: Mapping[str, PublishedPartition] | None = None,
@@ -322,10 +323,19 @@ def _materialize(
     yield from materializations[-1:]
 
 
-def _noting(incoming: Iterable[Incoming], out_of_reach: set[str]) -> Iterator[Incoming]:
+def _noting(
+    incoming: Iterable[Incoming | MadePartition], out_of_reach: set[str]
+) -> Iterator[Incoming | MadePartition]:
     """Yield `incoming` unchanged; add the keys whose source was unreachable to `out_of_reach`."""
     for one in incoming:
-        if isinstance(one.data, SourceFailed) and isinstance(one.data.__cause__, OUT_OF_REACH):
+        cause = (
+            one.cause
+            if isinstance(one, MadePartition)
+            else one.data.__cause__
+            if isinstance(one.data, SourceFailed)
+            else None
+        )
+        if isinstance(cause, OUT_OF_REACH):
             out_of_reach.add(one.key)
         yield one
 

@@ -4,8 +4,9 @@ Pure functions: the same `Incoming` gives the same `Prepared`, so its digest is 
 """
 
 import hashlib
+import io
 import math
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -70,6 +71,21 @@ class Prepared:
 
 
 @dataclass(frozen=True, slots=True)
+class MadePartition:
+    """A partition before its validation."""
+
+    key: str
+    ready: Prepared | None
+    """None: it has no rows."""
+    failed: str = ""
+    """Reason why it has none."""
+    cause: BaseException | None = None
+    """Error of the source behind it."""
+    memory: int = 0
+    """Bytes that it needs in memory: `Prepared.memory`, where it was made."""
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """Partitions that are validated and land together."""
 
@@ -80,7 +96,7 @@ class Chunk:
 
 
 def prepare_chunks(
-    spec: TableSpec, incoming: Iterable[Incoming], most_bytes: float = math.inf
+    spec: TableSpec, incoming: Iterable[Incoming | MadePartition], most_bytes: float = math.inf
 ) -> Iterator[Chunk]:
     """Yield the partitions of `incoming` in chunks that end when their frames and files need `most_bytes` of memory.
 
@@ -96,24 +112,34 @@ def prepare_chunks(
         if one.key in seen:
             raise KeyTwice(f"{spec.table}: the source returned {one.key} twice: return each partition once")
         seen.add(one.key)
-        if isinstance(one.data, SourceFailed):
-            failed[one.key] = hide_credentials(str(one.data))
-            continue
-        try:
-            ready[one.key] = prepare(spec, one, one.data)
-        except parquet.UnstorableFrame as error:
-            failed[one.key] = str(error)
-            continue
-        except POLARS_FAILED as error:
-            failed[one.key] = _column_that_fails(one.data) or f"{type(error).__name__}: {error}"
-            continue
-        size += ready[one.key].memory
+        made = one if isinstance(one, MadePartition) else make(spec, one)
         del one  # otherwise the frame of the source stays in memory beside the next one
+        if made.ready is None:
+            failed[made.key] = made.failed
+            continue
+        ready[made.key] = made.ready
+        size += made.memory
+        del made
         if size >= most_bytes:
             yield Chunk(dict(sorted(ready.items())), failed)
             ready, failed, size = {}, {}, 0
     if ready or failed or not seen:
         yield Chunk(dict(sorted(ready.items())), failed)
+
+
+def make(spec: TableSpec, incoming: Incoming) -> MadePartition:
+    """Prepare a partition, or say why it has no rows. Needs neither lake nor ledger, so a worker can do it."""
+    if isinstance(incoming.data, SourceFailed):
+        why = hide_credentials(str(incoming.data))
+        return MadePartition(incoming.key, None, why, incoming.data.__cause__)
+    try:
+        ready = prepare(spec, incoming, incoming.data)
+    except parquet.UnstorableFrame as error:
+        return MadePartition(incoming.key, None, str(error))
+    except POLARS_FAILED as error:
+        why = _column_that_fails(incoming.data) or f"{type(error).__name__}: {error}"
+        return MadePartition(incoming.key, None, why)
+    return MadePartition(incoming.key, ready, memory=ready.memory)
 
 
 def _column_that_fails(data: pl.DataFrame) -> str:
@@ -256,6 +282,17 @@ def _with_rows(spec: TableSpec, manifest: PartitionManifest, frame: pl.DataFrame
     objects[layout.manifest_path(manifest.table, manifest.key)] = manifest.to_json()
     hashes = {path: hashlib.sha256(content).hexdigest() for path, content in objects.items()}
     return Prepared(frame, manifest, StoredPartition(manifest.table, manifest.key, objects, hashes))
+
+
+def prepared_of(manifest: PartitionManifest, files: Sequence[bytes]) -> Prepared:
+    """Return a partition that another process prepared, from its manifest and the contents of its files."""
+    frame = pl.concat([pl.read_parquet(io.BytesIO(content)) for content in files])
+    objects = {one.path: content for one, content in zip(manifest.files, files, strict=True)}
+    path, content = layout.manifest_path(manifest.table, manifest.key), manifest.to_json()
+    hashes = {one.path: one.sha256 for one in manifest.files} | {path: hashlib.sha256(content).hexdigest()}
+    return Prepared(
+        frame, manifest, StoredPartition(manifest.table, manifest.key, {**objects, path: content}, hashes)
+    )
 
 
 def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:

@@ -39,7 +39,7 @@ from ml_assets.data.tables.publish.audit import (
     verdict_of,
 )
 from ml_assets.data.tables.publish.earlier import keep_earlier, moment_of_change, put_changes
-from ml_assets.data.tables.publish.prepare import Prepared, StoredPartition, prepare_chunks
+from ml_assets.data.tables.publish.prepare import MadePartition, Prepared, StoredPartition, prepare_chunks
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.table_drift import TableDrift
@@ -133,7 +133,7 @@ def publish_in_chunks(
     store: VersionedStore,
     ledger: Ledger,
     spec: TableSpec,
-    incoming: Iterable[Incoming],
+    incoming: Iterable[Incoming | MadePartition],
     run: PublishingRun,
     tables: DeclaredTables,
     chunk_bytes: float,

@@ -1,0 +1,71 @@
+"""Tasks of these tests: a worker imports them from here."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from resources.lake import LakeBusy
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """A number to square, and what happens before."""
+
+    number: int
+    folder: Path
+    """Place for marks of attempts."""
+    deaths: int = 0
+    """Attempts in which the worker is killed."""
+    fault: str = ""
+    """Kind of error that the task raises."""
+    seconds: float = 0.0
+
+
+class TwoWordsNeeded(Exception):
+    """An error that no pickle brings back, because its `__init__` takes other arguments."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} {second}")
+
+
+def square(work: Work) -> tuple[int, int]:
+    """Return the square of the number, and the id of the process."""
+    mark = work.folder / f"{work.number}-{os.getpid()}-{time.monotonic_ns()}"
+    mark.touch()
+    if len(list(work.folder.glob(f"{work.number}-*"))) <= work.deaths:
+        os.kill(os.getpid(), signal.SIGKILL)
+    time.sleep(work.seconds)
+    match work.fault:
+        case "busy":
+            raise LakeBusy("the lake is busy")
+        case "words":
+            raise TwoWordsNeeded("no", "rows")
+        case _:
+            return work.number**2, os.getpid()
+
+
+def threads(work: Work) -> int:
+    """Return the threads of polars."""
+    import polars as pl
+
+    return pl.thread_pool_size()
+
+
+def write(work: Work, result: tuple[int, int]) -> Path:
+    """Write the square to a file, as a handover does."""
+    path = work.folder / f"result-{work.number}"
+    path.write_text(f"{result[0]} {os.getpid()}")
+    return path
+
+
+def read(path: Path) -> tuple[int, int]:
+    """Return what `write` wrote, and who wrote it."""
+    square, process = path.read_text().split()
+    return int(square), int(process)
+
+
+def squares(count: int, folder: Path, **changes: object) -> dict[str, Work]:
+    """Return name → task for the numbers below `count`."""
+    return {f"number {one}": Work(number=one, folder=folder, **changes) for one in range(count)}  # pyright: ignore

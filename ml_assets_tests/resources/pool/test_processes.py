@@ -1,0 +1,207 @@
+"""Pools of this process and of processes of this machine."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from ml_assets_tests.resources.pool.tasks import TwoWordsNeeded, Work, read, square, squares, write
+from resources.lake import LakeBusy
+from resources.pool import (
+    Handover,
+    TaskFailed,
+    TaskNotImportable,
+    ThisProcess,
+    WorkerDied,
+    WorkerHasOtherCode,
+    call_of,
+    run_call,
+)
+from resources.pool.processes import ProcessPool
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def pool() -> ProcessPool:
+    """Two workers, which start at once."""
+    return ProcessPool(2, 0)
+
+
+def test_results_come_in_the_order_of_the_items(pool: ProcessPool, tmp_path: Path) -> None:
+    items = squares(7, tmp_path)
+    items["number 0"] = replace(items["number 0"], seconds=0.5)
+    found = list(pool.map(square, items))
+    assert [number for number, _ in found] == [one**2 for one in range(7)]
+    assert len({process for _, process in found}) == 2
+    assert os.getpid() not in {process for _, process in found}
+
+
+def test_short_tasks_start_no_worker(tmp_path: Path) -> None:
+    found = list(ProcessPool(2, 30).map(square, squares(50, tmp_path)))
+    assert {process for _, process in found} == {os.getpid()}
+
+
+def test_workers_take_over_when_the_rest_will_take_long(tmp_path: Path) -> None:
+    found = list(ProcessPool(2, 0.2).map(square, squares(8, tmp_path, seconds=0.1)))
+    assert [number for number, _ in found] == [one**2 for one in range(8)]
+    here = [process == os.getpid() for _, process in found]
+    assert here[0]
+    assert not here[-1]
+
+
+@settings(max_examples=5, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_killed_workers_change_no_result(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A task that dies runs again: the results are those of one process."""
+    count = data.draw(st.integers(1, 8))
+    folder = tmp_path_factory.mktemp("marks")
+    items = {
+        name: replace(work, deaths=data.draw(st.sampled_from([0, 0, 1, 2])))
+        for name, work in squares(count, folder).items()
+    }
+    workers = data.draw(st.integers(1, 3))
+    found = [number for number, _ in ProcessPool(workers, 0).map(square, items)]
+    assert found == [one**2 for one in range(count)]
+
+
+def test_a_task_that_always_ends_its_worker_is_named(pool: ProcessPool, tmp_path: Path) -> None:
+    items = squares(5, tmp_path)
+    items["number 2"] = replace(items["number 2"], deaths=99)
+    found: list[int] = []
+    with pytest.raises(WorkerDied, match=r"number 2 .* 3 times .*ML_ASSETS_POOL_WORKERS"):
+        found.extend(number for number, _ in pool.map(square, items))
+    assert found == [0, 1][: len(found)]
+    assert len(list(tmp_path.glob("2-*"))) == 3
+
+
+@pytest.mark.parametrize("where", ["here", "workers"])
+def test_a_failure_names_its_task_and_keeps_type_and_message(
+    where: str, pool: ProcessPool, tmp_path: Path
+) -> None:
+    """At the turn of its task: the results before it are there."""
+    items = squares(5, tmp_path)
+    items["number 3"] = replace(items["number 3"], fault="busy")
+    found: list[int] = []
+    with pytest.raises(TaskFailed, match="number 3: LakeBusy: the lake is busy") as error:
+        found.extend(number for number, _ in (ThisProcess() if where == "here" else pool).map(square, items))
+    assert found == [0, 1, 4]
+    assert isinstance(error.value.__cause__, LakeBusy)
+
+
+def test_an_error_that_cannot_travel_keeps_its_name(pool: ProcessPool, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="number 0: TwoWordsNeeded: no rows") as error:
+        list(pool.map(square, squares(2, tmp_path, fault="words")))
+    assert error.value.__cause__ is None
+    with pytest.raises(TaskFailed) as here:
+        list(ThisProcess().map(square, squares(1, tmp_path, fault="words")))
+    assert isinstance(here.value.__cause__, TwoWordsNeeded)
+
+
+def test_a_function_that_no_worker_can_import_is_refused(pool: ProcessPool, tmp_path: Path) -> None:
+    """Also where it would run in this process: the same range may need workers tomorrow."""
+
+    def nested(work: Work) -> int:
+        return work.number
+
+    for one in (pool, ThisProcess(), ProcessPool(2, 30)):
+        for function in (nested, lambda work: work, partial(square)):
+            with pytest.raises(TaskNotImportable, match="at the top of a module"):
+                list(one.map(function, squares(2, tmp_path)))
+
+
+def test_a_large_result_leaves_the_worker_as_a_file(pool: ProcessPool, tmp_path: Path) -> None:
+    handover = Handover(write, read)
+    found = list(pool.map(square, squares(3, tmp_path), handover))
+    assert [number for number, _ in found] == [0, 1, 4]
+    assert len(list(tmp_path.glob("result-*"))) == 3
+    for path in tmp_path.glob("result-*"):
+        path.unlink()
+    list(ThisProcess().map(square, squares(3, tmp_path), handover))
+    assert not list(tmp_path.glob("result-*"))
+
+
+def test_a_worker_with_other_code_runs_nothing(tmp_path: Path) -> None:
+    call = call_of(square, None, "number 1", squares(2, tmp_path)["number 1"])
+    assert run_call(call, "ada").get()[0] == 1
+    (mark,) = tmp_path.iterdir()
+    for name in call.code:
+        other = replace(call, item=b"", code={**call.code, name: "another"})
+        with pytest.raises(WorkerHasOtherCode, match=rf"{name} has version .* in worker ada, and another in"):
+            run_call(other, "ada").get()
+    assert list(tmp_path.iterdir()) == [mark]
+
+
+def test_closing_the_results_ends_the_workers(pool: ProcessPool, tmp_path: Path) -> None:
+    items = squares(6, tmp_path, seconds=60)
+    items["number 0"] = replace(items["number 0"], seconds=0)
+    with closing(pool.map(square, items)) as results:
+        next(results)
+        _wait(lambda: len(list(tmp_path.iterdir())) >= 3)
+        workers = {int(one.name.split("-")[1]) for one in tmp_path.iterdir()}
+        assert all(map(_lives, workers))
+    _wait(lambda: not any(map(_lives, workers)))
+
+
+_SCRIPT = """
+import sys
+from pathlib import Path
+from ml_assets_tests.resources.pool.tasks import square, squares
+from resources.pool.processes import ProcessPool
+
+print("begun", flush=True)
+seconds = float(sys.argv[2])
+print([number for number, _ in ProcessPool(2, 0).map(square, squares(4, Path(sys.argv[1]), seconds=seconds))])
+"""
+
+
+def test_a_script_without_a_guard_runs_once(tmp_path: Path) -> None:
+    """A worker does not run the program again, as Python's own pools do for a script without `__main__`."""
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    done = subprocess.run(
+        [sys.executable, script, marks, "0"], env=_environment(), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.splitlines() == ["begun", "[0, 1, 4, 9]"]
+
+
+def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    run = subprocess.Popen([sys.executable, script, marks, "600"], env=_environment(), stdout=subprocess.PIPE)
+    _wait(lambda: len(list(marks.iterdir())) == 2)
+    workers = {int(one.name.split("-")[1]) for one in marks.iterdir()}
+    run.send_signal(signal.SIGKILL)
+    run.communicate()
+    _wait(lambda: not any(map(_lives, workers)))
+
+
+def _environment() -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT)}
+
+
+def _lives(process: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{process}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def _wait(until) -> None:
+    while not until():
+        time.sleep(0.05)

@@ -1,0 +1,161 @@
+"""Workers that are processes of this machine."""
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Generator, Mapping
+from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from multiprocessing.connection import wait as wait_for
+from types import ModuleType
+
+from resources.pool import Call, Handover, Item, Result, TaskOutcome, run_call
+from resources.pool.schedule import TaskLost, mapped
+
+_START_SECONDS = 60.0
+"""Seconds for which a worker may start before it is left alone at the end of the tasks."""
+
+
+class ProcessPool:
+    """Pool of processes of this machine. They start with the tasks that are left for them, and end with them."""
+
+    def __init__(self, workers: int | None, seconds_here: float) -> None:
+        """`workers`: processes; None: a process for each core that this process may use. `seconds_here`: see
+        `schedule.begun_here`."""
+        self._workers = workers or len(os.sched_getaffinity(0))
+        self._seconds_here = seconds_here
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Mapping[str, Item],
+        handover: Handover[Item, Result] | None = None,
+        at_once: int | None = None,
+    ) -> Generator[Result]:
+        """See `PartitionPool`."""
+        started = partial(self._started, at_once)
+        return mapped(function, items, handover, self._seconds_here, started)
+
+    @contextmanager
+    def _started(self, at_once: int | None, tasks: int) -> "Generator[_Processes]":
+        processes = _Processes(min(self._workers, tasks, at_once or tasks))
+        try:
+            yield processes
+        finally:
+            processes.end()
+
+
+@dataclass(eq=False)
+class _Running:
+    """A call that a process has."""
+
+    slot: "_Slot"
+    future: Future[TaskOutcome]
+    executor: ProcessPoolExecutor
+    began: bool = True
+    """False if the process died while another call ran there."""
+
+
+class _Processes:
+    """Started processes: `Workers`."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self._slots = [_Slot() for _ in range(number)]
+
+    def start(self, call: Call) -> _Running:
+        return min(self._slots, key=lambda one: len(one.calls)).start(call)
+
+    def wait(self, handles: Collection[_Running]) -> Collection[_Running]:
+        done = wait([one.future for one in handles], return_when=FIRST_COMPLETED).done
+        return [one for one in handles if one.future in done]
+
+    def answer(self, handle: _Running) -> TaskOutcome:
+        return handle.slot.answer(handle)
+
+    def end(self) -> None:
+        """End the processes, also those that work."""
+        for slot in self._slots:
+            slot.end()
+
+
+class _Slot:
+    """Place of one process. Of an executor with several, none could tell which task ended a process."""
+
+    def __init__(self) -> None:
+        self.calls: list[_Running] = []
+        """Calls without an answer, in the order of their start. The first one runs."""
+        self._begin()
+
+    def _begin(self) -> None:
+        # Spawned, not forked: threads of polars, which the copy would wait for, do not survive a fork.
+        context = multiprocessing.get_context("spawn")
+        self._executor = ProcessPoolExecutor(1, context, _end_with_parent)
+        with without_main():
+            self._pid = self._executor.submit(os.getpid)
+
+    def start(self, call: Call) -> _Running:
+        try:
+            future = self._executor.submit(_run, call)
+        except BrokenProcessPool:
+            self._begin_again()
+            future = self._executor.submit(_run, call)
+        self.calls.append(_Running(self, future, self._executor))
+        return self.calls[-1]
+
+    def answer(self, handle: _Running) -> TaskOutcome:
+        try:
+            return handle.future.result()
+        except BrokenProcessPool as error:
+            if handle.executor is self._executor:
+                self._begin_again()
+            raise TaskLost("its process was killed", began=handle.began) from error
+        finally:
+            self.calls.remove(handle)
+
+    def _begin_again(self) -> None:
+        for waiting in self.calls[1:]:
+            waiting.began = False
+        self._begin()
+
+    def end(self) -> None:
+        if self.calls:
+            with suppress(BrokenProcessPool, TimeoutError, ProcessLookupError):
+                os.kill(self._pid.result(_START_SECONDS), signal.SIGKILL)
+        self._executor.shutdown(cancel_futures=True)
+
+
+def _run(call: Call) -> TaskOutcome:
+    return run_call(call, f"process {os.getpid()}")
+
+
+def _end_with_parent() -> None:
+    """Prepare a worker: it ends with its parent, also if that is killed, and leaves Ctrl-C to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        wait_for([parent.sentinel])
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+@contextmanager
+def without_main() -> Generator[None]:
+    """Hide the program of this process while a process is spawned, which would run its file as a module.
+
+    A script that asks for a range at its top would ask again there. No task needs it (`import_path`).
+    """
+    main = sys.modules["__main__"]
+    sys.modules["__main__"] = ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = main
