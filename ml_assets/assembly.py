@@ -18,7 +18,7 @@ from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
-from ml_assets.dagster_host.defs_folder import load_pipelines
+from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.dagster_host.steps import step_values
 from resources.platform import Platform
 from resources.settings import Settings
@@ -35,32 +35,26 @@ def build_defs(
     *,
     components: Sequence[SpecComponent] | None = None,
     platform: Platform | None = None,
+    tree: PipelineTree | None = None,
 ) -> dg.Definitions:
     """Return all definitions, with the platform that `settings` (by default the environment) select.
 
-    Tests pass `components` instead of the files of the defs folder, and a `platform` to inspect afterwards. Raises
-    `DeclarationRefused` with one line per fault in the files of the defs folder.
+    `tree` keeps the components that a command read before. Tests pass `components` instead of the files of the defs
+    folder, and a `platform` to inspect afterwards. Raises `DeclarationRefused` with one line per fault in the files of
+    the defs folder.
     """
     if components is None:
         with in_one_line():
-            pipelines = load_pipelines(Path(__file__).parent)
+            pipelines = (tree or PipelineTree.for_project(Path(__file__).parent)).build_defs()
         require_consistent(pipelines)
     else:  # no component uses its load context
         context: Any = None
         pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
     settings = settings or Settings()
     return dg.Definitions.merge(
-        pipelines,
+        runnable(pipelines, platform or Platform(settings)),
         nightly_digest(pipelines),
         dg.Definitions(
-            resources={
-                "platform": platform or Platform(settings),
-                "tables": declared_tables(pipelines),
-                "io_manager": step_values,
-            },
-            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
-            # seconds.
-            executor=dg.in_process_executor,
             sensors=[
                 build_missing_upstream,
                 tell_failures,
@@ -74,5 +68,22 @@ def build_defs(
                     default_status=dg.DefaultSensorStatus.RUNNING,
                 ),
             ],
+        ),
+    )
+
+
+def runnable(pipelines: dg.Definitions, platform: Platform) -> dg.Definitions:
+    """Return `pipelines` with all that a run of them needs."""
+    return dg.Definitions.merge(
+        pipelines,
+        dg.Definitions(
+            resources={
+                "platform": platform,
+                "tables": declared_tables(pipelines),
+                "io_manager": step_values,
+            },
+            # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
+            # seconds.
+            executor=dg.in_process_executor,
         ),
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from ml_assets.foundation.code.code_version import modules_version, normal_text
-from ml_assets.foundation.code.syntax import MODULES, parse_text
+from ml_assets.foundation.code.code_version import code_version, modules_version, normal_text
+from ml_assets.foundation.code.syntax import MODULES, parse_text, reading_once
 
 _ROOT = Path(__file__).parents[1]
 _NESTED = "value = " + "[" * 30 + "1" + "]" * 30
@@ -79,3 +79,21 @@ def test_a_second_version_reads_no_module_again() -> None:
     assert (parse_text.cache_info().misses, normal_text.cache_info().misses) == parsed
     platform = [path for top in ("ml_assets", "resources") for path in (_ROOT / top).rglob("*.py")]
     assert 4 * len(platform) < MODULES, "room for a user's own modules, too"
+
+
+def test_a_block_reads_a_module_once_and_the_next_block_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = tmp_path / "read_once_here.py"
+    module.write_text("def build():\n    return 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    with reading_once():
+        before = code_version("read_once_here.build")
+        module.write_text("def build():\n    return 2\n")
+        with reading_once():
+            assert code_version("read_once_here.build") == before
+        assert code_version("read_once_here.build") == before
+    after = code_version("read_once_here.build")
+    assert after != before
+    with reading_once():
+        assert code_version("read_once_here.build") == after

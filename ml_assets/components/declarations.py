@@ -14,9 +14,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import dagster as dg
-import yaml
 
-from ml_assets.components.documents import documents_of, faults_in, place_of, short
+from ml_assets.components.documents import DefsFiles, faults_in, place_of
 from ml_assets.components.metadata import (
     COLUMN_SCHEMA,
     COUNTED_DRIFT,
@@ -29,6 +28,7 @@ from ml_assets.components.metadata import (
     PARTITION_DATE,
     SENSITIVE,
 )
+from ml_assets.dagster_host.yaml_documents import from_yaml
 from ml_assets.data.tables.cadence import CadenceKind, fit_of
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
@@ -65,30 +65,51 @@ def require_consistent(defs: dg.Definitions, defs_folder: Path = DEFS) -> None:
     """
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     by_key = {key.to_user_string(): asset for asset in assets for key in asset.keys}
-    lines = list(_declared_twice(assets, defs_folder))
+    files = DefsFiles(defs_folder)
+    lines = list(_declared_twice(assets, files))
     for asset in assets:
         for read in sorted(key.to_user_string() for key in asset.dependency_keys):
-            at = ", ".join(_places(rf".*\btable:\s*{read}\b", defs_folder))
-            if read not in by_key:
-                lines.append(f"{at}: no defs.yaml declares '{read}'{did_you_mean(read, by_key)}")
-            elif why := _misfit(asset, by_key[read], read):
-                lines.append(f"{at}: {_who(asset)} {why[0]} and reads {read}, which {why[1]}")
-            else:
-                faults = list(column_faults(asset, by_key[read], read))
-                others = [zone_fault(asset, read, by_key), drift_fault(asset, by_key[read], read)]
-                for key, fault in [*faults, *(one for one in others if one)]:
-                    lines.append(f"{_place_of(_who(asset), key, defs_folder) or at}: {_who(asset)} {fault}")
+            for key, fault in _faults_of_edge(asset, read, by_key):
+                place = _place_of(files, _who(asset), key) if key else ""
+                place = place or ", ".join(files.lines(rf".*\btable:\s*{read}\b"))
+                lines.append(f"{place}: {fault}")
     if lines:
         raise DeclarationRefused("\n".join(dict.fromkeys(lines)))
 
 
-def _declared_twice(assets: Sequence[dg.AssetsDefinition], defs_folder: Path) -> Iterator[str]:
+def _place_of(files: DefsFiles, who: str, key: str) -> str:
+    """Return `file:line` of a dotted `key` of the component that declares `who`; empty if no file holds it."""
+    kind, _, name = who.rpartition("/")
+    class_name = {"datasets": "Dataset", "features": "FeatureTable"}.get(kind, "TrainingPipeline")
+    path = [int(part) if part.isdecimal() else part for part in ("attributes", *key.split("."))]
+    for document in files.documents():
+        said: Any = document.value
+        if str(said.get("type")).endswith(class_name) and said.get("attributes", {}).get("name") == name:
+            return place_of(document, path)
+    return ""
+
+
+def _faults_of_edge(
+    asset: dg.AssetsDefinition, read: str, by_key: Mapping[str, dg.AssetsDefinition]
+) -> Iterator[tuple[str, str]]:
+    """Yield (dotted key, sentence) for each fault of `asset` as a reader of `read`; no key: the input itself."""
+    if read not in by_key:
+        yield "", f"no defs.yaml declares '{read}'{did_you_mean(read, by_key)}"
+    elif why := _misfit(asset, by_key[read], read):
+        yield "", f"{_who(asset)} {why[0]} and reads {read}, which {why[1]}"
+    else:
+        others = [zone_fault(asset, read, by_key), drift_fault(asset, by_key[read], read)]
+        for key, fault in [*column_faults(asset, by_key[read], read), *filter(None, others)]:
+            yield key, f"{_who(asset)} {fault}"
+
+
+def _declared_twice(assets: Sequence[dg.AssetsDefinition], files: DefsFiles) -> Iterator[str]:
     # A model with a study has two definitions, with different keys.
     for (name, _), times in Counter((_who(asset), min(asset.keys)) for asset in assets).items():
         if times > 1:
-            at = _places(rf"\s+name:\s*{name.rpartition('/')[2]}\s*(#.*)?$", defs_folder)
-            files = dict.fromkeys(place.rpartition(":")[0] for place in at)
-            yield f"{', '.join(files)}: '{name}' is declared {times} times: rename all but one"
+            at = files.lines(rf"\s+name:\s*{name.rpartition('/')[2]}\s*(#.*)?$")
+            found = dict.fromkeys(place.rpartition(":")[0] for place in at)
+            yield f"{', '.join(found)}: '{name}' is declared {times} times: rename all but one"
 
 
 def _who(asset: dg.AssetsDefinition) -> str:
@@ -135,28 +156,6 @@ def _of_table(asset: dg.AssetsDefinition) -> Mapping[str, Any]:
 def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
     assert partitions.schedule_type is not None  # `partitions_definition` makes no others
     return cast("CadenceKind", partitions.schedule_type.value.lower())
-
-
-def _places(line: str, defs_folder: Path) -> list[str]:
-    """Return `file:line` of every matching line in a `defs.yaml`."""
-    return [
-        f"{short(str(file))}:{number}"
-        for file in sorted(defs_folder.rglob("defs.yaml"))
-        for number, text in enumerate(file.read_text().splitlines(), start=1)
-        if re.match(line, text)
-    ]
-
-
-def _place_of(who: str, key: str, defs_folder: Path) -> str:
-    """Return `file:line` of a dotted `key` of the component that declares `who`; empty if no file holds it."""
-    kind, _, name = who.rpartition("/")
-    class_name = {"datasets": "Dataset", "features": "FeatureTable"}.get(kind, "TrainingPipeline")
-    path = [int(part) if part.isdecimal() else part for part in ("attributes", *key.split("."))]
-    for document in documents_of(defs_folder):
-        said: Any = document.value
-        if str(said.get("type")).endswith(class_name) and said.get("attributes", {}).get("name") == name:
-            return place_of(document, path)
-    return ""
 
 
 _NUMBERS = NUMERIC | {"bool"}
@@ -258,7 +257,7 @@ def _days_begin(read: str, tables: Mapping[str, dg.AssetsDefinition]) -> dict[st
 
 
 def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, str]]:
-    declared = yaml.safe_load(rules)
+    declared = from_yaml(rules)
     spec = EvaluationSpec.model_validate(declared["evaluation"])
     schema = {name: POLARS_TYPES[dtype] for name, dtype in dtypes.items() if dtype in POLARS_TYPES}
     for key, fault in slice_faults(spec, schema):

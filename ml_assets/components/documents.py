@@ -6,18 +6,20 @@ rules of a section, which the section itself declares.
 
 import copy
 import importlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import yaml
-from dagster_shared.yaml_utils import parse_yamls_with_source_position
 from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.dagster_host.yaml_documents import documents_in
 from ml_assets.data.sources.kinds import kind
 from ml_assets.data.sources.preview import Preview, faults, preview
 from ml_assets.data.sources.protocol import SourceSection, SourceTable
@@ -33,13 +35,53 @@ _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module"
 _COMPONENTS = "ml_assets.components"
 
 
-def documents_of(defs_folder: Path) -> Iterator[ValueAndSourcePositionTree]:
-    """Yield every parsed document under `defs_folder`. Skip files that are not YAML."""
-    for file in _files(defs_folder):
-        try:
-            yield from parse_yamls_with_source_position(file.read_text(), str(file))
-        except yaml.MarkedYAMLError:
-            continue
+class DefsFiles:
+    """The `defs.yaml` files of a folder, each read at most once."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._documents: dict[Path, Sequence[ValueAndSourcePositionTree]] = {}
+
+    @cached_property
+    def _texts(self) -> Mapping[Path, str]:
+        return {file: file.read_text(encoding="utf-8") for file in _files(self._folder)}
+
+    def documents(self) -> Iterator[ValueAndSourcePositionTree]:
+        """Yield every parsed document. Skip files that are not YAML."""
+        for file in self._texts:
+            yield from self._parsed(file)
+
+    def declaring(self, name: str) -> Iterator[Path]:
+        """Yield the files with a component of this name. Only files that seem to name it are parsed."""
+        line = re.compile(rf"""name["']?\s*:\s*["']?{re.escape(name)}\b""")
+        for file, text in self._texts.items():
+            if line.search(text) and any(_name(one) == name for one in self._parsed(file)):
+                yield file
+
+    def lines(self, pattern: str) -> list[str]:
+        """Return `file:line` of every line that matches `pattern` from its begin."""
+        return [
+            f"{short(str(file))}:{number}"
+            for file, text in self._texts.items()
+            for number, line in enumerate(text.splitlines(), start=1)
+            if re.match(pattern, line)
+        ]
+
+    def _parsed(self, file: Path) -> Sequence[ValueAndSourcePositionTree]:
+        if file not in self._documents:
+            try:
+                self._documents[file] = documents_in(file)
+            except yaml.MarkedYAMLError:
+                self._documents[file] = ()
+        return self._documents[file]
+
+
+def _name(document: ValueAndSourcePositionTree) -> str | None:
+    """Return the name of the component that a document declares; None for anything else."""
+    said: Any = document.value
+    attributes: Any = said.get("attributes") if isinstance(said, dict) else None
+    name = attributes.get("name") if isinstance(attributes, dict) else None
+    return name if isinstance(name, str) else None
 
 
 def faults_in(defs_folder: Path) -> list[str]:
@@ -75,7 +117,7 @@ def _files(defs_folder: Path) -> list[Path]:
 
 def _faults_of_file(file: Path) -> Iterator[str]:
     try:
-        documents = parse_yamls_with_source_position(file.read_text(), str(file))
+        documents = documents_in(file)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         yield f"{short(str(file))}{line}: not valid YAML: {error.problem or error.context}"
@@ -303,13 +345,9 @@ def declared_source(defs_folder: Path, name: str) -> DeclaredSource:
 
 
 def _datasets(defs_folder: Path) -> Iterator[tuple[str, ValueAndSourcePositionTree]]:
-    for document in documents_of(defs_folder):
-        said: Any = document.value
-        if not isinstance(said, dict) or not str(said.get("type")).endswith(".Dataset"):  # pyright: ignore[reportUnknownArgumentType, reportUnknownMemberType]
-            continue
-        attributes: Any = said.get("attributes")  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-        if isinstance(attributes, dict) and isinstance(attributes.get("name"), str):  # pyright: ignore[reportUnknownMemberType]
-            yield attributes["name"], document
+    for document in DefsFiles(defs_folder).documents():
+        if (name := _name(document)) and str(document.value.get("type")).endswith(".Dataset"):
+            yield name, document
 
 
 def _any_contract(source: object) -> dict[str, Any]:

@@ -7,7 +7,6 @@ validated, trained and evaluated in the same run.
 from collections.abc import Mapping
 
 import dagster as dg
-import yaml
 
 from ml_assets.components.assets.hyperparameters import study_asset, study_key
 from ml_assets.components.assets.predictions import live_asset, predictions_asset
@@ -43,6 +42,7 @@ from ml_assets.components.sensors.models import (
     retrain_sensor,
 )
 from ml_assets.components.specs import ScheduleSection, TrainingPipelineSpec
+from ml_assets.dagster_host.yaml_documents import to_yaml
 from ml_assets.data.tables.user_code import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.retraining import TABLE_DRIFT
@@ -168,7 +168,7 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
     made = dg.graph(name=spec.name, out={name: dg.GraphOut() for name in (*STAGES, *checks)})
     pipeline = made(with_study if study else without_study)
 
-    return dg.AssetsDefinition.from_graph(
+    assets = dg.AssetsDefinition.from_graph(
         pipeline,
         keys_by_input_name={"features": features_key, **dict(zip((STUDY,), study, strict=False))},
         keys_by_output_name=keys,
@@ -203,10 +203,13 @@ def training_assets(spec: TrainingPipelineSpec) -> dg.AssetsDefinition:
                 **_counted_drift(spec),
             }
         },
-    ).map_asset_specs(
+    )
+    if spec.freshness is None:
+        return assets
+    return assets.map_asset_specs(
         lambda asset: (
             asset.replace_attributes(freshness_policy=freshness_policy(spec.freshness))
-            if asset.key == keys[REGISTERED_MODEL] and spec.freshness
+            if asset.key == keys[REGISTERED_MODEL]
             else asset
         )
     )
@@ -229,7 +232,7 @@ def _evaluated_slices(spec: TrainingPipelineSpec) -> Mapping[str, Mapping[str, s
         "evaluation": evaluation.model_dump(exclude_defaults=True),
         "transitions": {} if gates is None else gates.model_dump(exclude_defaults=True),
     }
-    return {EVALUATED_SLICES: {spec.features.table: yaml.safe_dump(declared)}}
+    return {EVALUATED_SLICES: {spec.features.table: to_yaml(declared)}}
 
 
 def nightly_training(

@@ -1,9 +1,14 @@
 """The code location: cheap to load, valid as a whole, and the graph of assets it has always been."""
 
+import cProfile
+import io
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import redirect_stdout
 from importlib.metadata import entry_points
+from pathlib import Path
 from typing import Any
 
 import dagster as dg
@@ -13,6 +18,10 @@ from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_
 from syrupy.assertion import SnapshotAssertion
 
 from ml_assets.assembly import build_defs
+from ml_assets.components.declarations import require_consistent
+from ml_assets.components.scaffold.scaffolders import CsvParams, TrainingPipelineScaffolder
+from ml_assets.dagster_host.defs_folder import PipelineTree
+from ml_assets.definitions import loading
 
 HEAVY = (
     "torch",
@@ -73,6 +82,51 @@ def test_sensors_and_schedules_can_run_what_they_request(defs: dg.Definitions) -
 def test_the_asset_graph_is_as_it_was(defs: dg.Definitions, snapshot: SnapshotAssertion) -> None:
     graph = defs.resolve_asset_graph()
     assert {key.to_user_string(): _facts(graph, key) for key in graph.toposorted_asset_keys} == snapshot
+
+
+@pytest.fixture
+def shops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty defs folder of a project of its own."""
+    folder = tmp_path / "shops" / "defs"
+    folder.mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text('[tool.dg.project]\nroot_module = "shops"\n')
+    for package in (folder.parent, folder):
+        (package / "__init__.py").write_text('"""A package."""\n')
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield folder
+    for name in [name for name in sys.modules if name.split(".")[0] == "shops"]:
+        del sys.modules[name]
+
+
+def _calls_to_load(shops: Path, pipelines: range) -> int:
+    """Scaffold `pipelines`, load all of the folder, and return the number of function calls of the load."""
+    for number in pipelines:
+        target = shops / f"shop_{number}"
+        target.mkdir()
+        request: dg.ScaffoldRequest[Any] = dg.ScaffoldRequest(
+            type_name="ml_assets.components.TrainingPipeline",
+            target_path=target,
+            scaffold_format="yaml",
+            project_root=shops.parents[1],
+            params=CsvParams(),
+        )
+        with redirect_stdout(io.StringIO()):
+            TrainingPipelineScaffolder().scaffold(request)
+    tree = PipelineTree.for_project(shops)
+    profile = cProfile.Profile()
+    with loading():
+        profile.enable()
+        require_consistent(tree.build_defs(), shops)
+        profile.disable()
+    return sum(one.callcount for one in profile.getstats())
+
+
+def test_the_hundredth_pipeline_costs_no_more_than_the_second(shops: Path) -> None:
+    """Each edge searched all files, and Dagster lists its tree for each component: 100 pipelines took 71 s."""
+    _calls_to_load(shops, range(1))  # imports
+    four, eight, twelve = (_calls_to_load(shops, range(first, first + 4)) for first in (1, 5, 9))
+    # The first load of a file imports and parses its modules: all three load four new pipelines.
+    assert (twelve - eight) - (eight - four) < 0.02 * (eight - four)
 
 
 def _facts(graph: BaseAssetGraph, key: dg.AssetKey) -> dict[str, object]:

@@ -8,7 +8,7 @@ import dagster as dg
 import pytest
 from pydantic import ValidationError
 
-from ml_assets.dagster_host.defs_folder import load_pipelines
+from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.foundation.code.code_version import SourceUnavailable, script_version
 from ml_assets.model.steps.declared_functions import ModelSection
 from ml_assets_tests.components import readings_pipeline
@@ -58,7 +58,7 @@ def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_a_script_in_a_folder_without_defs_yaml_is_not_run_by_loading(project: Path) -> None:
-    defs = load_pipelines(project)
+    defs = PipelineTree.for_project(project).build_defs()
     assets = [asset for asset in defs.assets or () if isinstance(asset, dg.AssetsDefinition)]
     keys = {key.to_user_string() for asset in assets for key in asset.keys}
     assert {"page", "store_demand/checkpoint"} <= keys

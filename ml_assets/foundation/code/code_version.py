@@ -39,7 +39,9 @@ from ml_assets.foundation.code.syntax import (
     parse_text,
     reads_docstrings,
     runs_code,
+    seen,
     source_of,
+    text_of,
     used_by,
     with_parents,
 )
@@ -135,8 +137,11 @@ def _of_module(name: str, path: Path, beside: str) -> set[str]:
         return set()
     if not _is_of_platform(name):
         return _followed(parse(path).body, name, path, beside)
-    text = path.read_text(encoding="utf-8")
-    return {parent for one in imported_by_text(text, package_of(name, path)) for parent in with_parents(one)}
+    return {
+        parent
+        for one in imported_by_text(text_of(path), package_of(name, path))
+        for parent in with_parents(one)
+    }
 
 
 def _is_of_platform(module: str) -> bool:
@@ -267,6 +272,10 @@ def code_version(path: str) -> str:
     Takes the path and not the object, because a function that a factory made does not show the factory's arguments.
     Raises `SourceUnavailable`.
     """
+    return seen(("version", path), lambda: _code_version(path))
+
+
+def _code_version(path: str) -> str:
     module, _, name = path.rpartition(".")
     file = _file_of(module, path)
     tree = parse(file)
@@ -376,7 +385,7 @@ def _digest(name: str, statements: list[ast.stmt], modules: Mapping[str, Path]) 
         if keeps or not is_docstring(node):
             digest.update(f"{_normal(node, keeps)}\n".encode())
     for imported, path in sorted(modules.items()):
-        digest.update(f"{imported}\n{normal_text(path.read_text(encoding='utf-8'))}\n".encode())
+        digest.update(f"{imported}\n{normal_text(text_of(path))}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -387,14 +396,20 @@ def normal_text(text: str) -> str:
     return _normal(tree, reads_docstrings(tree.body))
 
 
+_WITHOUT_MEANING = frozenset(("kind", "type_comment", "ctx"))
+"""Fields of a syntax tree that change nothing."""
+
+
 def _normal(node: Any, keeps_docstrings: bool = False) -> str:
     """Return a syntax tree as text without positions, docstrings and empty fields: equal on every Python version."""
     if isinstance(node, ast.AST):
-        fields = (
+        fields = [
             f"{name}={_normal(value, keeps_docstrings)}"
-            for name, value in ast.iter_fields(node)
-            if value not in (None, []) and name not in ("kind", "type_comment", "ctx")
-        )
+            for name in node._fields
+            if name not in _WITHOUT_MEANING
+            and (value := getattr(node, name, None)) is not None
+            and value != []
+        ]
         return f"{type(node).__name__}({','.join(fields)})"
     if isinstance(node, list):
         parts: list[Any] = [one for one in node if keeps_docstrings or not is_docstring(one)]  # pyright: ignore

@@ -6,10 +6,14 @@ following imports (reach), the version of code (code_version), the extraction of
 
 import ast
 import importlib.util
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from functools import lru_cache
 from pathlib import Path
+from typing import Any, TypeVar, cast
+
+Result = TypeVar("Result")
 
 # Some releases of Python, 3.11.7 among them, keep one depth of recursion for all threads (gh-106905): a thread that
 # parses while another one does, a library's too, gets a SystemError for a text without a mistake. Parsing has no
@@ -19,6 +23,38 @@ _TRIES = 20
 # Modules that one process reads: a few times those of the platform. They are read in the same order again and again, so
 # a cache with room for fewer would keep none of them.
 MODULES = 8192
+
+
+_seen: ContextVar[dict[Hashable, Any] | None] = ContextVar("_seen", default=None)
+
+
+@contextmanager
+def reading_once() -> Iterator[None]:
+    """Read the text of each module, and compute each version of code, at most once during the block.
+
+    For blocks that read the same modules again and again, while nobody edits them: the load of all definitions. A
+    change of a file during the block is seen by the next block.
+    """
+    token = _seen.set({} if _seen.get() is None else _seen.get())
+    try:
+        yield
+    finally:
+        _seen.reset(token)
+
+
+def seen(key: Hashable, compute: Callable[[], Result]) -> Result:
+    """Return `compute()`; in a block of `reading_once` the result of the first call with this key."""
+    known = _seen.get()
+    if known is None:
+        return compute()
+    if key not in known:
+        known[key] = compute()
+    return known[key]
+
+
+def text_of(path: Path) -> str:
+    """Return the text of a module's file."""
+    return seen(("text", path), lambda: path.read_text(encoding="utf-8"))
 
 
 @lru_cache(maxsize=MODULES)
@@ -32,13 +68,22 @@ def parse_text(text: str) -> ast.Module:
 
 def parse(path: Path) -> ast.Module:
     """Return the syntax tree of a file. The tree is cached and shared: do not change it."""
-    return parse_text(path.read_text(encoding="utf-8"))
+    return parse_text(text_of(path))
 
 
 @lru_cache(maxsize=20 * MODULES)
 def nodes_of(statement: ast.AST) -> tuple[ast.AST, ...]:
-    """Return all nodes of a statement. Cached, because loading the definitions visits each node a dozen times."""
-    return tuple(ast.walk(statement))
+    """Return all nodes of a statement but contexts (`Load`, `Store`), in the order of `ast.walk`, which takes twice as
+    long. Cached, because loading the definitions visits each node a dozen times."""
+    found = [statement]
+    for node in found:  # grows meanwhile
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if isinstance(value, list):
+                found += [one for one in cast("list[object]", value) if isinstance(one, ast.AST)]
+            elif isinstance(value, ast.AST) and name != "ctx":
+                found.append(value)
+    return tuple(found)
 
 
 def used_by(
@@ -53,14 +98,14 @@ def used_by(
     bound = {statement: frozenset(names_bound_by(statement)) - {"*"} for statement in tree.body}
     if not any(name in names for names in bound.values()):
         return tree.body
-    needed = {name}
     taken = {s for s, names in bound.items() if (not names or always(s)) and not is_docstring(s)}
+    wanted, new = {name}, taken
     while True:
-        wanted = needed.union(*map(_names, taken)) if taken else needed
-        more = {s for s, names in bound.items() if names & wanted} - taken
-        if not more:
+        wanted = wanted.union(*map(_names, new))
+        new = {s for s, names in bound.items() if s not in taken and names & wanted}
+        if not new:
             return [s for s in tree.body if s in taken]
-        taken |= more
+        taken |= new
 
 
 def runs_code(statement: ast.stmt) -> bool:
@@ -157,6 +202,7 @@ def names_bound_by(statement: ast.stmt) -> Iterator[str]:
             return
 
 
+@lru_cache(maxsize=20 * MODULES)
 def _names(statement: ast.stmt) -> frozenset[str]:
     return frozenset(n.id for n in nodes_of(statement) if isinstance(n, ast.Name))
 
@@ -203,6 +249,10 @@ def source_of(name: str) -> Path | None:
 
     Looks up the path below the top-level package, because the import system would execute the parents.
     """
+    return seen(("file", name), lambda: _source_of(name))
+
+
+def _source_of(name: str) -> Path | None:
     root, *rest = name.split(".")
     top = importlib.util.find_spec(root)
     if top is None:
