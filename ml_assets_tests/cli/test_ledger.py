@@ -21,12 +21,12 @@ def ledger(terminal: Terminal) -> Path:
 
 
 def test_the_revision_is_shown_before_and_after_the_first_use(terminal: Terminal) -> None:
-    needed = "this version of ml-assets needs r0002"
+    needed = "this version of ml-assets needs r0003"
     assert terminal("ledger", "current").out == f"the tables have revision none, {needed}\n"
     assert terminal("history", "m").status == 1  # it reads, and makes tables that no other command finds
     assert terminal("ledger", "current").out == f"the tables have revision none, {needed}\n"
     Ledger(f"sqlite:///{terminal.home}/ledger.db").newest_verdicts("datasets/none")
-    assert terminal("ledger", "current").out == f"the tables have revision r0002, {needed}\n"
+    assert terminal("ledger", "current").out == f"the tables have revision r0003, {needed}\n"
 
 
 @pytest.mark.usefixtures("ledger")

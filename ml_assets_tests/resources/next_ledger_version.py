@@ -10,12 +10,12 @@ import pytest
 from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
 from resources.ledger import Ledger, LedgerOfAnotherVersion, Person, migrations
 
-NEXT = "r0003"
+NEXT = "r0004"
 _REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "r0003", "r0002"
+revision, down_revision = "r0004", "r0003"
 
 
 def upgrade():
@@ -65,7 +65,7 @@ def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:
     ):
         Ledger(url).newest_verdicts(NEW.table)
     later = Ledger(url)
-    assert later.revision() == "r0002"
+    assert later.revision() == "r0003"
     assert len(later.histories(NEW.table, [NEW.key])[NEW.key]) == 1
     with next_version(folder):
         assert len(Ledger(url).histories(NEW.table, [NEW.key])[NEW.key]) == 1

@@ -252,6 +252,21 @@ def test_nothing_written_can_be_changed(tmp_path: Path, table: str, recursive: s
         assert connection.execute(f"SELECT * FROM {table}").fetchall() == before
 
 
+def test_each_verdict_and_acceptance_is_a_change_of_its_table(ledger: Ledger) -> None:
+    assert ledger.newest_change(TABLE) == 0
+    ledger.record_verdicts(
+        [new("2013-01-01"), new("2013-01-02", status="rejected"), new(table="datasets/other")]
+    )
+    seen = ledger.newest_change(TABLE)
+    assert (seen, ledger.newest_change("datasets/other")) == (2, 1)
+    assert ledger.changed_since(TABLE, 0) == {"2013-01-01", "2013-01-02"}
+    assert ledger.changed_since(TABLE, seen) == set()
+    ledger.accept(TABLE, "2013-01-02", 1, Person.unchecked("ada"), "fine")
+    assert ledger.changed_since(TABLE, seen) == {"2013-01-02"}
+    ledger.accept(TABLE, "2013-01-02", 1, Person.unchecked("ada"), "fine")
+    assert ledger.newest_change(TABLE) == 3
+
+
 def test_failed_batch_leaves_nothing_behind(ledger: Ledger) -> None:
     broken = new("2013-01-02", run_id=None)
     with pytest.raises(sa.exc.IntegrityError, match="NOT NULL"):

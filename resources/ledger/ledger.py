@@ -15,14 +15,14 @@ from resources.ledger.decision_rows import append, begin_decision, chained_accep
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, AcceptedPartition, NewVerdict, Person, VerdictRow
-from resources.ledger.tables import acceptances, decisions, verdicts
+from resources.ledger.tables import UtcTime, acceptances, changes, decisions, verdicts
 
 LOOK_UP = 500
 """Keys per query. SQLite and PostgreSQL limit the parameters of a statement."""
 TURN_PATIENCE_SECONDS = 600.0
 """Seconds that a publish waits for other publishes to the same table. It is long, because a publish that lost a race
 uploads its files during its turn."""
-_COPIED = (verdicts, acceptances, decisions)
+_COPIED = (verdicts, acceptances, changes, decisions)
 _ROWS_AT_A_TIME = 10_000
 """Rows of PostgreSQL that a copy reads at a time."""
 
@@ -99,6 +99,7 @@ class Ledger:
                     {name: value for name, value in vars(row).items() if name != "acceptance"} for row in rows
                 ]
                 connection.execute(sa.insert(verdicts), values)
+                _record_changes(connection, [(row.table, row.key) for row in rows], moment)
             return rows
 
         return self._database.write(work)
@@ -166,11 +167,28 @@ class Ledger:
         with self._database.reading() as connection:
             return {row.key: _verdict_row(row) for row in connection.execute(_REJECTED, {"of": table})}
 
+    def newest_usable(self, table: str, until: datetime) -> datetime | None:
+        """Return the moment (UTC), up to `until`, of the latest of the newest verdicts of the partitions of `table`
+        that is no rejection; None without any."""
+        with self._database.reading() as connection:
+            return connection.execute(_NEWEST_USABLE, {"of": table, "until": until}).scalar()
+
     def newest_moment(self, table: str) -> datetime | None:
         """Return the moment (UTC) of the latest verdict on a partition of `table`; None without verdicts."""
         query = sa.select(sa.func.max(verdicts.c.at)).where(verdicts.c.table == table)
         with self._database.reading() as connection:
             return connection.execute(query).scalar()
+
+    def newest_change(self, table: str) -> int:
+        """Return the place of the newest verdict or acceptance of `table`; 0 without any. Its cost does not depend on
+        their number."""
+        with self._database.reading() as connection:
+            return connection.scalar(_NEWEST_CHANGE, {"of": table}) or 0
+
+    def changed_since(self, table: str, place: int) -> set[str]:
+        """Return the keys of `table` with a verdict or an acceptance after `place`, from `newest_change`."""
+        with self._database.reading() as connection:
+            return set(connection.scalars(_CHANGED_SINCE, {"of": table, "place": place}))
 
     def acceptances(self, table: str | None = None) -> list[AcceptedPartition]:
         """Return the acceptances of `table`, or of all tables, oldest first, with the proof behind each name."""
@@ -225,11 +243,26 @@ class Ledger:
                 at=at or time_of(connection),
             )
             connection.execute(sa.insert(acceptances), vars(acceptance))
+            _record_changes(connection, [(table, key)], acceptance.at)
             content = {name: value for name, value in vars(acceptance).items() if name != "author"}
             append(connection, AcceptedPartition(place=0, by=by, level=level, **content))
             return acceptance
 
         return self._database.write(work)
+
+
+def _record_changes(
+    connection: sa.Connection, partitions: Sequence[tuple[str, str]], moment: datetime
+) -> None:
+    """Append a change for each (table, key), in the transaction that stores it."""
+    places: dict[str, int] = {}
+    rows: list[dict[str, Any]] = []
+    for table, key in partitions:
+        if table not in places:
+            places[table] = connection.scalar(_NEWEST_CHANGE, {"of": table}) or 0
+        places[table] += 1
+        rows.append({"table": table, "place": places[table], "key": key, "at": moment})
+    connection.execute(sa.insert(changes), rows)
 
 
 def _same_number() -> sa.ColumnElement[bool]:
@@ -274,8 +307,17 @@ _BY_CONTENT_AND_RULES = (
     .where(_SOME_KEYS, _SOME_CONTENTS, verdicts.c.contract_digest == sa.bindparam("rules"))
     .order_by(verdicts.c.number)
 )
+_NEWEST_CHANGE = sa.select(sa.func.max(changes.c.place)).where(changes.c.table == sa.bindparam("of"))
+_CHANGED_SINCE = sa.select(changes.c.key).where(
+    changes.c.table == sa.bindparam("of"), changes.c.place > sa.bindparam("place")
+)
 _REJECTED = _NEWEST.where(verdicts.c.status == "rejected", acceptances.c.number.is_(None)).order_by(
     verdicts.c.key
+)
+_STATES = _NEWEST.subquery()
+_NEWEST_USABLE = sa.select(sa.func.max(_STATES.c.at)).where(
+    (_STATES.c.status != "rejected") | _STATES.c.accepted_author.is_not(None),
+    _STATES.c.at <= sa.bindparam("until", type_=UtcTime),
 )
 _VOLUMES = (
     sa.select(verdicts.c.key, verdicts.c.rows)

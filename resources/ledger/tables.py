@@ -89,6 +89,18 @@ acceptances = sa.Table(
     sa.Column("at", UtcTime, nullable=False),
 )
 
+changes = sa.Table(
+    "ledger_changes",
+    metadata,
+    # A row for each verdict and acceptance: the partition that it is about, so that a reader finds what changed since
+    # it looked. 1, 2, 3 … for each table without a gap: two writers that chose one place cannot both be stored, so a
+    # reader that saw a place has seen all before it.
+    sa.Column("table", sa.Text, primary_key=True),
+    sa.Column("place", sa.Integer, primary_key=True, autoincrement=False),
+    sa.Column("key", sa.Text, nullable=False),
+    sa.Column("at", UtcTime, nullable=False),
+)
+
 decisions = sa.Table(
     "ledger_decisions",
     metadata,

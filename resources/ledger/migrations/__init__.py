@@ -11,7 +11,7 @@ import sqlalchemy as sa
 
 from resources.ledger.errors import LedgerOfAnotherVersion
 
-NEWEST = "r0002"
+NEWEST = "r0003"
 """Revision that this code needs."""
 VERSION_TABLE = "ledger_version"
 VERSIONS = Path(__file__).parent / "versions"
