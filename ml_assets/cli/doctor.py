@@ -329,13 +329,11 @@ def dagster_events(project: Project) -> str:
     apart = compare(project.instance, reader, tables, inherited)
     unreported = [f"{one.table}: {name_some(one.unreported, 3)}" for one in apart if one.unreported]
     declared = declared_tables(project.defs)
-    left = {
-        one.table: [
-            key for key in one.gone if not declared.is_retired(one.table, key, reader.digests(one.table))
-        ]
-        for one in apart
-    }
-    gone = [f"{table}: {name_some(keys, 3)}" for table, keys in left.items() if keys]
+    gone: list[str] = []
+    for one in apart:
+        is_retired = declared.retired(one.table, reader.digests(one.table))
+        if left := [key for key in one.gone if not is_retired(key)]:
+            gone.append(f"{one.table}: {name_some(left, 3)}")
     help_ = "the next ml-assets launch reports them, and so does the sensor report_missing_materializations"
     said = [f"on main, but unknown to Dagster: {one} ({help_})" for one in unreported]
     said += [f"known to Dagster, but not on main: {one} (materialize them again)" for one in gone]

@@ -2,11 +2,12 @@
 
 import json
 import math
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from datetime import UTC, datetime
-from itertools import zip_longest
+from itertools import takewhile, zip_longest
 
 import dagster as dg
 
@@ -15,12 +16,13 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.metadata import RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
+from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import kind, open_source, read_partitions, span_of
-from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
+from ml_assets.data.sources.kinds import kind, open_source, read_partitions
+from ml_assets.data.sources.protocol import PageFacts, SourceReader
+from ml_assets.data.sources.watched import WatchedPartitions
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables
-from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, TableSpec
@@ -91,63 +93,72 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         raise ValueError(f"datasets/{spec.name} declares no source.watch")
     table = "/".join(key.path)
     unit = "hour" if spec.cadence.kind == "hourly" else "day"
+    kept: list[tuple[Platform, WatchedPartitions]] = []
 
-    @dg.sensor(
-        name=f"{spec.name}_new_data",
-        asset_selection=[key],
-        minimum_interval_seconds=watch.every_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING if watch.enabled else dg.DefaultSensorStatus.STOPPED,
-        description=f"Asks the source of {table} for its latest {unit} and requests new or unusable partitions.",
-    )
+    def watched_at(platform: Platform, tables: DeclaredTables) -> WatchedPartitions:
+        """Return what earlier ticks of this process learned about the table of `platform`."""
+        if not kept or kept[0][0] is not platform:
+            here = WatchedPartitions(platform.lake, platform.ledger, tables, table, spec.cadence)
+            kept[:] = [(platform, here)]
+        return kept[0][1]
+
     def new_data(
-        context: dg.SensorEvaluationContext,
-        platform: dg.ResourceParam[Platform],
-        tables: dg.ResourceParam[DeclaredTables],
-    ) -> dg.SensorResult:
-        now, cadence = datetime.now(UTC), spec.cadence
-        reader = TableReader.at(platform.lake, MAIN)
-        read = _read_partitions(reader, spec, table)
-        asked: dict[str, float] = json.loads(context.cursor or "{}")
+        tick: Tick, platform: dg.ResourceParam[Platform], tables: dg.ResourceParam[DeclaredTables]
+    ) -> TickAnswer:
+        now, cadence = tick.now, spec.cadence
+        known = watched_at(platform, tables)
+        known.follow()
+        asked: dict[str, float] = json.loads(tick.own or "{}")
         # A change that was requested and not read, because its run failed, stays in the window until it is.
-        window = rechecked(spec, sorted(read)) | (asked.keys() & read.keys())
-        by_span = {span: key for key in read if (span := span_of(cadence, key)) is not None}
+        unread = [key for key in asked if key in known.span_of]
+        window = {*rechecked(spec, known.present), *unread}
         with closing(open_source(spec.source, spec.source_table, platform)) as source:
-            look = source.look(
-                {span: read[key] for span, key in by_span.items()},
-                [span for span, key in by_span.items() if key in window],
-            )
+            look = source.look(known.read, [known.span_of[key] for key in window])
+        changed, ahead = (sorted(known.key_of[span] for span in some) for some in (look.changed, look.ahead))
+        tick.saw(
+            main=known.commit_id, ledger=known.place, latest=str(look.latest), changed=changed, ahead=ahead
+        )
         told = f"{_cost(look.cost)} for {counted(len(window), 'rechecked partition')}"
-        context.log.info(f"the source of {table}: {told}")
-        if look.ahead:
-            named = name_some(sorted(by_span[span] for span in look.ahead), ON_A_PAGE)
-            context.log.warning(
-                f"the source of {table} dated changes of {named} later than its clock says now: its clock was set "
-                "back, or was ahead before. Changes made since then look older than what was read, so these "
-                "partitions are requested again. Set the clock right; then materialize them once more"
+        tick.context.log.info(f"the source of {table}: {told}")
+        if ahead:
+            tick.context.log.warning(
+                f"the source of {table} dated changes of {name_some(ahead, ON_A_PAGE)} later than its clock says now: "
+                "its clock was set back, or was ahead before. Changes made since then look older than what was read, "
+                "so these partitions are requested again. Set the clock right; then materialize them once more"
             )
         complete = cadence.complete(look.latest) if look.latest is not None else []
-        closed = [key for key in complete if (spec.closes_at(key) or now) <= now]
-        lacking = _lacking(reader, platform, tables, table, closed) | {by_span[span] for span in look.changed}
+        over = bisect_right(complete, now, key=lambda key: spec.closes_at(key) or now)
+        closed, closes = complete[:over], [spec.closes_at(key) for key in complete[over : over + 1]]
+        lacking = known.lacking(closed) | {*changed}
         if not lacking:
             if look.latest is None:
                 said = f"the source of {table} has no complete {unit} yet"
             else:
                 so_far = f"is complete up to {closed[-1]}" if closed else "has no partition that is over"
                 said = f"{table} {so_far}; the latest {unit} of the source is {look.latest}"
-            return dg.SensorResult(skip_reason=f"{said} ({told})", cursor="")
-        moment = now.timestamp()
-        asked = {key: at for key, at in asked.items() if key in lacking}
-        due = sorted(key for key in lacking if moment - asked.get(key, -math.inf) >= watch.retry_seconds)
-        cursor = json.dumps(asked | dict.fromkeys(due, moment))
-        if not due:
-            wait = f"waiting {watch.retry_seconds} s after the last request for {table}"
-            named = name_some(sorted(lacking), ON_A_PAGE)
-            return dg.SensorResult(skip_reason=f"{wait} {named}", cursor=cursor)
-        ranges = _neighbours(cadence, due)
-        requests = [dg.RunRequest(tags={RANGE_START: first, RANGE_END: last}) for first, last in ranges]
-        return dg.SensorResult(run_requests=requests, cursor=cursor)
+            return TickAnswer(said=f"{said} ({told})", again_at=min(filter(None, closes), default=None))
+        at = now.timestamp()
+        asked = {key: before for key, before in asked.items() if key in lacking}
+        due = sorted(key for key in lacking if at - asked.get(key, -math.inf) >= watch.retry_seconds)
+        asked |= dict.fromkeys(due, at)
+        retries = [datetime.fromtimestamp(before + watch.retry_seconds, UTC) for before in asked.values()]
+        again_at = min([*retries, *filter(None, closes)])
+        wait = f"waiting {watch.retry_seconds} s after the last request for {table}"
+        said = f"{wait} {name_some(sorted(lacking), ON_A_PAGE)}"
+        requests = [
+            dg.RunRequest(tags={RANGE_START: first, RANGE_END: last})
+            for first, last in _neighbours(cadence, due)
+        ]
+        return TickAnswer(said=said, run_requests=requests, own=json.dumps(asked), again_at=again_at)
 
-    return new_data
+    return ticking_sensor(
+        new_data,
+        name=f"{spec.name}_new_data",
+        asset_selection=[key],
+        every_seconds=watch.every_seconds,
+        is_running=watch.enabled,
+        description=f"Asks the source of {table} for its latest {unit} and requests new or unusable partitions.",
+    )
 
 
 def rechecked(spec: DatasetSpec, present: Sequence[str]) -> frozenset[str]:
@@ -155,9 +166,14 @@ def rechecked(spec: DatasetSpec, present: Sequence[str]) -> frozenset[str]:
     time = spec.source.watch.recheck_time if spec.source.watch else None
     if time is None or not present:
         return frozenset(present[-RECHECKED:])
-    ends = {key: spec.cadence.end_of(key, spec.contract.event_time_zone) for key in present}
-    newest = ends[present[-1]]
-    return frozenset(key for key, end in ends.items() if end and newest and end > newest - time)
+    zone = spec.contract.event_time_zone
+    newest = spec.cadence.end_of(present[-1], zone)
+
+    def is_in_window(key: str) -> bool:
+        end = spec.cadence.end_of(key, zone)
+        return end is not None and newest is not None and end > newest - time
+
+    return frozenset(takewhile(is_in_window, reversed(present)))
 
 
 def recheck_facts(spec: DatasetSpec, source: SourceReader, platform: Platform) -> PageFacts:
@@ -175,28 +191,9 @@ def _cost(cost: Mapping[str, int]) -> str:
     return ", ".join(f"{name} {number:,}" for name, number in cost.items()) or "no look at its rows"
 
 
-def _lacking(
-    reader: TableReader, platform: Platform, tables: DeclaredTables, table: str, keys: Sequence[str]
-) -> set[str]:
-    """Return the keys that another run may fix: missing, rejected or unusable."""
-    validation = validate_window(reader, platform.ledger, tables, table, keys)
-    rejected = {key for key in keys if f"{table} {key}" in validation.rejected}
-    return rejected | {*validation.to_build.get(table, ())}
-
-
 def _present(reader: TableReader, spec: DatasetSpec, table: str) -> list[str]:
     """Return the keys on main that the table covers, sorted."""
     return sorted(key for key in reader.digests(table) if spec.cadence.covers(key))
-
-
-def _read_partitions(reader: TableReader, spec: DatasetSpec, table: str) -> dict[str, ReadPartition]:
-    """Return the partitions of today's cadence that main holds, with what is known of their last read."""
-    readable, _ = reader.checked_manifests(table, _present(reader, spec, table))
-    return {
-        key: ReadPartition(one.watermark, one.source_version)
-        for key, one in readable.items()
-        if one.cadence == spec.cadence.kind
-    }
 
 
 def _neighbours(cadence: Cadence, keys: Sequence[str]) -> Iterator[tuple[str, str]]:

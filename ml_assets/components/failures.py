@@ -1,9 +1,8 @@
-"""Failures of steps and of sensors' ticks, with a sentence for people and metadata for sensors."""
+"""Failures of steps, with a sentence for people and metadata for sensors."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import wraps
 from typing import Any
 
 import dagster as dg
@@ -11,12 +10,12 @@ from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import table_of
 from ml_assets.data.tables.guard import BuildRefused, InputsRefused
-from resources.artifacts import ArtifactsError, ArtifactsUnavailable
+from resources.artifacts import ArtifactsUnavailable
 from resources.database_errors import StudiesUnavailable
 from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable
-from resources.lake import LakeBusy, LakeError, LakeUnavailable
-from resources.ledger import LedgerBusy, LedgerError, LedgerUnavailable
+from resources.lake import LakeBusy, LakeUnavailable
+from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.online import OnlineStoreUnavailable
 from resources.pool import PoolUnavailable, TaskFailed
 from resources.tracking.mlflow_client import TrackerUnavailable
@@ -128,38 +127,6 @@ def final_unless_transient() -> Iterator[None]:
             raise _failure_of(error) from error
         why = missing_extra(error) or f"{type(error).__name__}: {error}"
         raise dg.Failure(why, allow_retries=False) from error
-
-
-def guarded_sensor(
-    tick: Callable[..., dg.SensorResult],
-    *,
-    name: str,
-    asset_selection: Sequence[dg.AssetKey] | dg.AssetSelection,
-    every_seconds: int,
-    description: str,
-    otherwise: str = "not compared this time",
-) -> dg.SensorDefinition:
-    """Return a running sensor that calls `tick`, with the resources that its signature names.
-
-    A tick without artifacts, lake or ledger is skipped with the reason, after `otherwise`. It keeps its cursor, and the
-    next tick looks again.
-    """
-
-    @dg.sensor(
-        name=name,
-        asset_selection=asset_selection,
-        minimum_interval_seconds=every_seconds,
-        default_status=dg.DefaultSensorStatus.RUNNING,
-        description=description,
-    )
-    @wraps(tick)
-    def guarded(context: dg.SensorEvaluationContext, **resources: object) -> dg.SensorResult:
-        try:
-            return tick(context, **resources)
-        except (ArtifactsError, LakeError, LedgerError) as error:
-            return dg.SensorResult(skip_reason=f"{otherwise}: {error}", cursor=context.cursor)
-
-    return guarded
 
 
 _INTERRUPTIONS = (DagsterExecutionInterruptedError, KeyboardInterrupt)

@@ -6,6 +6,8 @@ public `AssetCheckEvaluation` takes the materialization that it is about, as a t
 Dagster's page shows no result. The public API reads no earlier results of a check.
 """
 
+from collections.abc import Sequence
+
 import dagster as dg
 from dagster._core.definitions.asset_checks.asset_check_evaluation import (
     AssetCheckEvaluationTargetMaterializationData,
@@ -36,6 +38,8 @@ __all__ = [
     "extract_data_provenance_from_entry",
     "is_shown",
     "newest_build",
+    "newest_events",
+    "wiped_since",
     "without_a_run",
 ]
 
@@ -76,6 +80,36 @@ def evaluations(instance: dg.DagsterInstance, key: dg.AssetCheckKey) -> list[dg.
     """Return the newest results of a check, newest first."""
     found = instance.event_log_storage.get_asset_check_execution_history(key, limit=_READ, status=_ENDED)
     return [one.evaluation for one in found if one.evaluation is not None]
+
+
+def newest_events(instance: dg.DagsterInstance, checks: Sequence[dg.AssetCheckKey]) -> tuple[list[str], bool]:
+    """Return a text for the newest execution of each of `checks` and the newest materialization of its asset, and True
+    beside them if all these executions have a result.
+
+    The texts change with each result, report, build and wipe, unless the newest execution has none: results of earlier
+    ones may come after it. Two queries, whatever the number of checks and events.
+    """
+    if not checks:
+        return [], True
+    executions = instance.event_log_storage.get_latest_asset_check_execution_by_key(checks)
+    records = instance.get_asset_records(list({key.asset_key for key in checks}))
+    texts = [f"{key} {one.id} {one.status.value}" for key, one in executions.items()]
+    for one in records:
+        entry = one.asset_entry
+        texts.append(f"{entry.asset_key} {entry.last_materialization_storage_id} {entry.asset_details}")
+    return sorted(texts), all(one.status in _ENDED for one in executions.values())
+
+
+def wiped_since(
+    instance: dg.DagsterInstance, assets: Sequence[dg.AssetKey], moment: float
+) -> set[dg.AssetKey]:
+    """Return those of `assets` whose events somebody wiped at `moment` (Unix seconds) or later."""
+    wiped: set[dg.AssetKey] = set()
+    for record in instance.get_asset_records(assets):
+        details = record.asset_entry.asset_details
+        if details is not None and (details.last_wipe_timestamp or 0.0) >= moment:
+            wiped.add(record.asset_entry.asset_key)
+    return wiped
 
 
 def is_shown(

@@ -5,6 +5,7 @@ Here: the facts, from ledger and MLflow, and the page of a digest. Not here: sto
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, date, datetime, time, timedelta
 from typing import TYPE_CHECKING, Any
@@ -216,11 +217,11 @@ def digest_of(
             late += _late(model, "blessed evaluation", results, age, moment)
     rejected: list[Line] = []
     for table in subjects.tables:
-        verdicts = platform.ledger.newest_verdicts(table)
-        rejected += [_rejected(one) for one in verdicts.values() if one.blocks and first <= one.at < until]
+        rejections = platform.ledger.rejections(table).values()
+        rejected += [_rejected(one) for one in rejections if first <= one.at < until]
         if (age := subjects.fresh_within.get(table)) is not None:
-            usable = [one.at for one in verdicts.values() if not one.blocks]
-            late += _late(table, "usable partition", usable, age, moment)
+            usable = platform.ledger.newest_usable(table, moment)
+            late += _late(table, "usable partition", [usable] if usable else [], age, moment)
     return Digest(
         day=day,
         trained=tuple(_trained(model, run) for model, run in runs),
@@ -395,6 +396,20 @@ def production_of(platform: Platform, model: str) -> ProductionFacts | None:
         report="" if row is None else report_name(row.model, row.partition, row.evaluation_digest),
         is_live=True,
     )
+
+
+def newest_registered(platform: Platform, model: str, rules: Rules) -> int | None:
+    """Return the number of the newest version in MLflow, with which `waiting_for_approval` changes beside the ledger.
+
+    None without versions, if `rules` ask for no approval, or while MLflow is away.
+    """
+    if rules.approval is None:
+        return None
+    from ml_assets.model.release.releases import registry_of
+
+    with suppress(TrackerError):
+        return registry_of(platform).newest_number(model)
+    return None
 
 
 def waiting_for_approval(

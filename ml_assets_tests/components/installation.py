@@ -67,6 +67,8 @@ class Installation:
         )
         self.platform = Platform(self.settings)
         self.instance = dg.DagsterInstance.ephemeral()
+        self.cursors: dict[str, str | None] = {}
+        """Sensor → cursor of its last tick."""
         self._components = readings_components() if components is None else components
 
     @cached_property

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
@@ -12,6 +13,7 @@ from dagster._core.loader import LoadingContextForTest
 
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.checks import leakage as leakage_check
+from ml_assets_tests.components.clock import clock_ahead
 from ml_assets_tests.components.installation import QUIET, Installation, key_of, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURE_TABLE, FEATURES, READINGS, WINDOW, days
 
@@ -21,14 +23,17 @@ CHECK = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
 
 
 def _evaluate(installation: Installation) -> SensorExecutionData:
-    """Evaluate the sensor as the daemon does."""
+    """Evaluate the sensor as the daemon does, which keeps its cursor."""
     sensor = leakage_check.request_leakage_tests
     with dg.build_sensor_context(
         instance=installation.instance,
         definitions=dg.Definitions.merge(installation.defs, dg.Definitions(sensors=[sensor])),
         resources={"platform": installation.platform},
+        cursor=installation.cursors.get(sensor.name),
     ) as context:
-        return sensor.evaluate_tick(context)
+        answer = sensor.evaluate_tick(context)
+    installation.cursors[sensor.name] = answer.cursor
+    return answer
 
 
 def _tick(installation: Installation) -> Sequence[dg.RunRequest]:
@@ -72,9 +77,7 @@ def _declared(**changes: Any) -> list[SpecComponent]:
     return readings_components(features=changes)
 
 
-def test_the_test_runs_by_itself_and_builds_repeat_its_result(
-    installation: Installation, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_test_runs_by_itself_and_builds_repeat_its_result(installation: Installation) -> None:
     assert _tick(installation) == []  # nothing to test
     installation.with_tables(1)
     page = dg.AssetCheckKey(key_of(FEATURES), leakage_check.LEAKAGE)
@@ -116,8 +119,11 @@ def test_the_test_runs_by_itself_and_builds_repeat_its_result(
     assert "lookback is too short: made_yesterday of " in (failed.description or "")
     assert _tick(short) == []
 
-    monkeypatch.setattr(leakage_check, "WEEK_SECONDS", 1e-3)
-    assert len(_tick(short)) == 1  # a week later
+    with clock_ahead(timedelta(days=7)):
+        assert len(_tick(short)) == 1
+        assert _tick(short) == [], "a test that failed is requested again a week later"
+    with clock_ahead(timedelta(days=14)):
+        assert len(_tick(short)) == 1
 
 
 def test_a_result_that_a_build_overtook_is_shown_all_the_same(

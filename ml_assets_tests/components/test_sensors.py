@@ -1,6 +1,5 @@
 """Sensors: a refused run gets its missing chain requested, a source is asked for its latest day."""
 
-import json
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from ml_assets.components import Dataset
 from ml_assets.components.metadata import ASKED_BY, RANGE_END, RANGE_START, declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream
 from ml_assets.data.tables.user_code import LatestMisdeclared
+from ml_assets_tests.components.clock import clock_ahead
 from ml_assets_tests.components.installation import (
     STAGES,
     Installation,
@@ -163,9 +163,10 @@ def _ranges(asked: dg.SensorResult) -> list[tuple[str, str]]:
     return [(one.tags[RANGE_START], one.tags[RANGE_END]) for one in asked.run_requests or ()]
 
 
-def _an_hour_later(cursor: str | None) -> str:
-    """The cursor as it looks to a sensor that is evaluated after `retry_seconds`."""
-    return json.dumps({key: at - 3600 for key, at in json.loads(cursor or "{}").items()})
+def _ask_an_hour_later(installation: Installation, cursor: str | None, hours: int = 1) -> dg.SensorResult:
+    """Ask when `retry_seconds` have passed `hours` times since now."""
+    with clock_ahead(timedelta(hours=hours)):
+        return _ask_for_news(installation, cursor)
 
 
 def test_new_days_of_a_source_are_requested_as_one_range(installation: Installation, source: Source) -> None:
@@ -202,15 +203,15 @@ def test_failed_and_rejected_days_are_requested_again_after_a_while(
     assert f"after the last request for {READINGS} {second}, {fourth}" in (
         soon.skip_reason.skip_message or ""
     )
-    later = _ask_for_news(installation, _an_hour_later(soon.cursor))
+    later = _ask_an_hour_later(installation, soon.cursor)
     assert _ranges(later) == [(second, second), (fourth, fourth)]
-    assert not _ask_for_news(installation, later.cursor).run_requests
+    assert not _ask_an_hour_later(installation, later.cursor).run_requests
 
     source.mend()
     source.latest = FIRST + timedelta(4)
     for day in (second, fourth):
         assert installation.run(READINGS, partition=day, last=day).success
-    assert not _ask_for_news(installation, _an_hour_later(later.cursor)).run_requests
+    assert not _ask_an_hour_later(installation, later.cursor, hours=2).run_requests
 
 
 def test_a_table_that_was_daily_asks_for_its_weeks(installation: Installation, source: Source) -> None:

@@ -24,7 +24,12 @@ def declared(installation: Installation, **rule: Any) -> Installation:
 def tick(installation: Installation) -> Any:
     resources = {"platform": installation.platform, "tables": declared_tables(installation.defs)}
     sensor = installation.defs.get_repository_def().get_sensor_def(f"{MODEL}_served_skew")
-    return sensor(dg.build_sensor_context(instance=installation.instance, resources=resources))
+    cursor = installation.cursors.get(sensor.name)
+    answer: Any = sensor(
+        dg.build_sensor_context(instance=installation.instance, resources=resources, cursor=cursor)
+    )
+    installation.cursors[sensor.name] = answer.cursor
+    return answer
 
 
 def run(installation: Installation) -> ExecuteInProcessResult:

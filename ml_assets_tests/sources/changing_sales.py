@@ -3,7 +3,6 @@
 A test says what changes; nothing here knows what the sensor should request.
 """
 
-import json
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import PublishingRun
+from ml_assets_tests.components.clock import clock_ahead
 from ml_assets_tests.components.installation import Installation, component
 from ml_assets_tests.sources.iceberg_shop import IcebergShop
 from ml_assets_tests.sources.sales import DATASET, DAYS, SALES, rows
@@ -123,8 +123,11 @@ class SalesLake:
         dataset = component(Dataset, DATASET, source=source)
         assert isinstance(dataset, Dataset)
         self.dataset = dataset
+        self.said = ""
+        """Reason of the last tick that requested nothing."""
         self.installation = Installation(home, components=[dataset])
-        self._cursor = "{}"
+        self._cursor: str | None = None
+        self._hours = 0
 
     @cached_property
     def _sensor(self) -> dg.SensorDefinition:
@@ -134,10 +137,11 @@ class SalesLake:
         """Evaluate the sensor, `retry_seconds` after the last time, and return the partitions that it requests."""
         here = self.installation
         resources = {"platform": here.platform, "tables": declared_tables(here.defs)}
-        cursor = json.dumps(dict.fromkeys(json.loads(self._cursor), 0.0))
-        context = dg.build_sensor_context(instance=here.instance, resources=resources, cursor=cursor)
-        answer: Any = self._sensor(context)
-        self._cursor = answer.cursor or "{}"
+        context = dg.build_sensor_context(instance=here.instance, resources=resources, cursor=self._cursor)
+        self._hours += 1
+        with clock_ahead(timedelta(hours=self._hours)):
+            answer: Any = self._sensor(context)
+        self._cursor, self.said = answer.cursor, str(answer.skip_reason)
         ranges = [(one.tags[RANGE_START], one.tags[RANGE_END]) for one in answer.run_requests or ()]
         return [day for first, last in ranges for day in DAYS if first <= day <= last]
 

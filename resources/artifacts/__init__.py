@@ -8,6 +8,7 @@ A folder has a name such as `bundles/<digest>`. Code works on the local folder. 
 files, and `pull` to get the files of others. With the embedded default both have nothing to copy.
 """
 
+import os
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -76,6 +77,10 @@ class Artifacts(Protocol):
 
     def files(self, name: str) -> dict[str, int]:
         """Return path inside the folder → size in bytes of all pushed files; empty if there are none."""
+        ...
+
+    def states(self, name: str) -> dict[str, str]:
+        """Return path inside the folder → text that changes with the content, of all pushed files."""
         ...
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
@@ -154,11 +159,21 @@ class FolderArtifacts:
 
     def files(self, name: str) -> dict[str, int]:
         """See `Artifacts`."""
+        return {file: facts.st_size for file, facts in self._facts(name).items()}
+
+    def states(self, name: str) -> dict[str, str]:
+        """See `Artifacts`."""
+        return {
+            file: f"{facts.st_ino} {facts.st_mtime_ns} {facts.st_size}"
+            for file, facts in self._facts(name).items()
+        }
+
+    def _facts(self, name: str) -> dict[str, os.stat_result]:
         place = self.root / relative(name)
-        found: dict[str, int] = {}
+        found: dict[str, os.stat_result] = {}
         for path in local_files(place):
             with suppress(FileNotFoundError):  # another process deleted it since it was listed
-                found[str(path.relative_to(place))] = path.stat().st_size
+                found[str(path.relative_to(place))] = path.stat()
         return found
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:

@@ -252,6 +252,13 @@ class RemoteArtifacts:
         """See `Artifacts`."""
         return {file: int(facts["size"]) for file, facts in sorted(self._listing(name).items())}
 
+    def states(self, name: str) -> dict[str, str]:
+        """See `Artifacts`."""
+        return {
+            file: f"{facts.get('ETag', '')} {facts['size']}"
+            for file, facts in sorted(self._listing(name).items())
+        }
+
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
         """See `Artifacts`."""
         there = self._listing(name)

@@ -10,17 +10,26 @@ import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
 import dagster as dg
 
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
+from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import FeatureTableSpec
-from ml_assets.dagster_host.event_log import evaluations, is_shown, newest_build, without_a_run
+from ml_assets.dagster_host.event_log import (
+    evaluations,
+    is_shown,
+    newest_build,
+    newest_events,
+    without_a_run,
+)
 from ml_assets.data.features.cut_and_rebuild import LeakTestError
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables, InputTable
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.leakage import FeatureDeclaration, find_leaks, newest_partitions
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec
@@ -117,48 +126,63 @@ def feature_declaration(spec: FeatureTableSpec, cadences: Mapping[str, Cadence])
     )
 
 
-@dg.sensor(
-    name="test_leakage",
-    asset_selection=dg.AssetSelection.all_asset_checks(),
-    minimum_interval_seconds=60,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Requests leakage tests of feature tables: weekly, and when code or declaration changed.",
-)
-def request_leakage_tests(
-    context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
-) -> dg.SensorResult:
+def _request(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     """Request a run for each table whose test is due, and repeat results that the pages do not show.
 
     A failed run is repeated only next week or after a change.
     """
+    context, now = tick.context, tick.now.timestamp()
     if context.repository_def is None:
-        return dg.SensorResult(skip_reason="no definitions are loaded")
-    graph, now = context.repository_def.asset_graph, time.time()
-    reader = TableReader.at(platform.lake, "main")
+        tick.saw()
+        return TickAnswer(said="no definitions are loaded", again_at=tick.now)
+    graph = context.repository_def.asset_graph
+    reader = TableReader.at(platform.lake, MAIN)
+    checks = sorted((key for key in graph.asset_check_keys if key.name == LEAKAGE), key=str)
+    declared = {key: str(graph.get(key).metadata[_DECLARATION]) for key in checks}
+    events, have_results = newest_events(context.instance, checks)
+    tick.saw(main=reader.commit_id, declared=[*declared.values()], events=events)
     requests: list[dg.RunRequest] = []
     repeated: list[dg.AssetCheckEvaluation] = []
-    for key in sorted(graph.asset_check_keys, key=str):
+    week = int(now // WEEK_SECONDS)
+    due_at: list[float] = []
+    for key, declaration in declared.items():
         table = key.asset_key.to_user_string()
         # A single partition shows nothing about the lookback.
-        if key.name != LEAKAGE or len(reader.keys(table)) < 2:
+        if len(reader.keys(table)) < 2:
             continue
-        declaration = str(graph.get(key).metadata[_DECLARATION])
         newest = newest_result(context.instance, key)
         is_tested = _tests(newest, declaration)
-        if not is_tested or now - float(str(newest.metadata[_TESTED].value)) >= WEEK_SECONDS:
-            run_key = f"{table} {declaration} {int(now // WEEK_SECONDS)}"
+        tested = float(str(newest.metadata[_TESTED].value)) if is_tested else 0.0
+        if not is_tested or now - tested >= WEEK_SECONDS:
+            run_key = f"{table} {declaration} {week}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
+            due_at.append((week + 1) * WEEK_SECONDS)
             continue
+        due_at.append(tested + WEEK_SECONDS)
         built = newest_build(context.instance, key.asset_key)
         if not is_shown(context.instance, key, built):
             repeated.append(without_a_run(newest, key, built))
-    skip = None if requests else "no feature table is due"
-    return dg.SensorResult(requests, skip_reason=skip, asset_events=repeated)
+    next_due = datetime.fromtimestamp(min(due_at), UTC) if due_at else None
+    return TickAnswer(
+        said="no feature table is due",
+        run_requests=requests,
+        asset_events=repeated,
+        again_at=next_due if have_results else tick.now,
+    )
+
+
+request_leakage_tests = ticking_sensor(
+    _request,
+    name="test_leakage",
+    asset_selection=dg.AssetSelection.all_asset_checks(),
+    every_seconds=60,
+    description="Requests leakage tests of feature tables: weekly, and when code or declaration changed.",
+)
 
 
 def _tested(platform: Platform, declared: FeatureDeclaration, digest: str) -> dg.AssetCheckResult:
     """Test the newest partitions. If the test cannot run, the result is a warning with the remedy."""
-    reader = TableReader.at(platform.lake, "main")
+    reader = TableReader.at(platform.lake, MAIN)
     keys = newest_partitions(declared.cadence, reader.keys(declared.table))
     facts: dict[str, Any] = {_TESTED: dg.MetadataValue.timestamp(time.time()), _DECLARATION: digest}
     if not keys:

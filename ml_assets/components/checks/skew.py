@@ -6,19 +6,29 @@ of the log may be large. Not here: the comparisons (`live.retrain`, `live.served
 """
 
 import hashlib
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta
 
 import dagster as dg
 
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient, guarded_sensor
+from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import drift_in_markdown, readable, severity_of, table_of
+from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.dagster_host.event_log import without_a_run
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.drift_rule import SkewRule
 from ml_assets.data.validation.verdict import table_rows
 from ml_assets.use.live.retrain import NotCompared, skew_of
-from ml_assets.use.live.served_skew import RULE, ServedSkewRule, compare, due_partitions, newest_verdicts
+from ml_assets.use.live.served_skew import (
+    RULE,
+    LoggedFiles,
+    ServedSkewRule,
+    compare,
+    due_partitions,
+    newest_verdicts,
+    verdicts_of,
+)
 from resources.platform import Platform
 from resources.words import counted, name_some
 
@@ -49,25 +59,24 @@ def skew_sensor(spec: TrainingPipelineSpec, rule: SkewRule, production: dg.Asset
     """Return the sensor, which reports the check when main or the version in production changed."""
     check = dg.AssetCheckKey(production, SKEW)
 
-    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
+    def evaluate(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
         promotion = platform.ledger.models.in_production(spec.name)
-        seen = f"{platform.lake.resolve('main')} {promotion.place if promotion else ''}"
-        if seen == context.cursor:
-            return dg.SensorResult(skip_reason="neither main nor production changed", cursor=seen)
+        tick.saw(main=platform.lake.resolve(MAIN), production=promotion.place if promotion else None)
         try:
             found = _of_training(spec, rule, platform)
         except NotCompared as error:
-            return dg.SensorResult(skip_reason=f"not compared: {error}", cursor=context.cursor)
+            return TickAnswer(said=f"not compared: {error}", again_at=None)
         shown = without_a_run(found, check, None)
-        return dg.SensorResult(asset_events=[shown], skip_reason=found.description, cursor=seen)
+        return TickAnswer(asset_events=[shown], said=found.description or "", again_at=None)
 
-    return guarded_sensor(
-        tick,
+    return ticking_sensor(
+        evaluate,
         name=f"{spec.name}_skew",
         asset_selection=dg.AssetSelection.checks(check),
         every_seconds=EVERY_SECONDS,
         description=f"Compares the newest features of {spec.name} with those of the training of the version in "
         "production.",
+        otherwise="not compared this time",
     )
 
 
@@ -112,18 +121,26 @@ def served_skew_sensor(
     """Return the sensor, which requests a run of the check if the requests of a partition were not compared yet."""
     check = dg.AssetCheckKey(production, RULE)
 
-    def tick(context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]) -> dg.SensorResult:
-        now = datetime.now(UTC)
-        due = due_partitions(spec, rule, TableReader.at(platform.lake, "main"), platform, now)
+    def evaluate(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
+        place = platform.ledger.newest_change(verdicts_of(spec.name))
+        reader, logged = TableReader.at(platform.lake, MAIN), LoggedFiles.of(spec, platform)
+        tick.saw(main=reader.commit_id, verdicts=place, logged=logged.names)
+        due = due_partitions(spec, rule, reader, platform, tick.now)
         if not due:
-            return dg.SensorResult(skip_reason="all requests that can be compared are compared")
+            said = "all requests that can be compared are compared"
+            return TickAnswer(said=said, again_at=logged.next_end(spec, tick.now))
         what = hashlib.sha256("".join(one.content_digest for one in due).encode()).hexdigest()[:16]
         # The day is part of the key, so that a run that failed is requested again tomorrow.
-        run_key = f"{spec.name} {RULE} {what} {now:%Y-%m-%d}"
-        return dg.SensorResult([dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[check])])
+        run_key = f"{spec.name} {RULE} {what} {tick.now:%Y-%m-%d}"
+        tomorrow = datetime.combine(tick.now.date() + timedelta(days=1), time(), UTC)
+        return TickAnswer(
+            run_requests=[dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[check])],
+            said=f"requested a comparison of {counted(len(due), 'partition')}",
+            again_at=min(tomorrow, logged.next_end(spec, tick.now) or tomorrow),
+        )
 
-    return guarded_sensor(
-        tick,
+    return ticking_sensor(
+        evaluate,
         name=f"{spec.name}_{RULE}",
         asset_selection=dg.AssetSelection.checks(check),
         every_seconds=EVERY_SECONDS,
@@ -137,7 +154,7 @@ def _of_requests(
     spec: TrainingPipelineSpec, rule: ServedSkewRule, platform: Platform, run_id: str
 ) -> dg.AssetCheckResult:
     """Compare what is due; show the newest verdicts, of which none may have findings in a partition compared now."""
-    reader = TableReader.at(platform.lake, "main")
+    reader = TableReader.at(platform.lake, MAIN)
     due = due_partitions(spec, rule, reader, platform, datetime.now(UTC))
     compared = [compare(spec, rule, reader, platform, one, run_id) for one in due]
     known = newest_verdicts(spec.name, platform)

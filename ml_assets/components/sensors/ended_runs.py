@@ -23,6 +23,7 @@ from ml_assets.components.metadata import (
     WILL_RETRY,
 )
 from ml_assets.components.pages import ON_A_PAGE
+from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.dagster_host.asset_graph import AssetKeyPartitionKey, BaseAssetGraph, request_backfill
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTables
@@ -178,20 +179,23 @@ PRUNE_EVERY_SECONDS = 10
 NOTHING_TO_PRUNE = "nothing to remove: every training has a launcher, or a run that may resume it"
 
 
-@dg.sensor(
-    name="prune_trainings",
-    minimum_interval_seconds=PRUNE_EVERY_SECONDS,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Removes trainings from the cluster whose launcher is gone and whose run has ended; checkpoints stay.",
-)
-def prune_trainings(
-    context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
-) -> dg.SkipReason:
+def _prune(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     """Remove abandoned trainings. Request no run: a training resumes when its model is materialized again."""
+    tick.saw()
+    context = tick.context
     pruned = platform.launcher.prune(lambda run: has_ended(context.instance, run), context.log.warning)
     for name in pruned:
         context.log.info(f"removed {name}, whose launcher is gone")
-    return dg.SkipReason(f"removed {', '.join(pruned)}" if pruned else NOTHING_TO_PRUNE)
+    # Only the cluster knows its trainings.
+    return TickAnswer(said=f"removed {', '.join(pruned)}" if pruned else NOTHING_TO_PRUNE, again_at=tick.now)
+
+
+prune_trainings = ticking_sensor(
+    _prune,
+    name="prune_trainings",
+    every_seconds=PRUNE_EVERY_SECONDS,
+    description="Removes trainings from the cluster whose launcher is gone and whose run has ended; checkpoints stay.",
+)
 
 
 def has_ended(instance: dg.DagsterInstance, run_id: str) -> bool:

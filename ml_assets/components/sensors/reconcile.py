@@ -9,16 +9,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import dagster as dg
+from pydantic import BaseModel, ConfigDict
 
 from ml_assets.components.checks.table import DRIFT, check_results
 from ml_assets.components.metadata import DATA_VERSION, is_table
 from ml_assets.components.pages import ON_A_PAGE, commit_facts
+from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.dagster_host.asset_graph import BaseAssetGraph
-from ml_assets.dagster_host.event_log import newest_build, without_a_run
+from ml_assets.dagster_host.event_log import newest_build, wiped_since, without_a_run
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.environments import inherited_by
+from ml_assets.data.tables.history.diff import changed_partitions
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.tables.reader import TableReader
+from resources.lake import RefNotFound
 from resources.ledger import Acceptance, Ledger
 from resources.platform import Platform
 from resources.words import name_some
@@ -155,28 +160,56 @@ def _report_checks(
         instance.report_runless_asset_event(without_a_run(said, key, built))
 
 
-@dg.sensor(
-    name="report_missing_materializations",
-    minimum_interval_seconds=60,
-    default_status=dg.DefaultSensorStatus.RUNNING,
-    description="Reports to Dagster the partitions of main that it lacks, after a stopped run or an acceptance.",
-)
-def report_missing_materializations(
-    context: dg.SensorEvaluationContext, platform: dg.ResourceParam[Platform]
-) -> dg.SensorResult:
-    """Reconcile Dagster with main; never request a run. The cursor is the commit of main that Dagster knows."""
-    reader = TableReader.at(platform.lake, "main")
-    if context.cursor == reader.commit_id:
-        return dg.SensorResult(skip_reason="main did not change")
+class _Reported(BaseModel):
+    """State that Dagster knows."""
+
+    model_config = ConfigDict(frozen=True)
+
+    loaded: str
+    """`Tick.loaded`. Definitions that are loaded anew may declare a table that main holds already."""
+    commit: str
+    """Commit of main."""
+    at: float
+    """Moment of the comparison in Unix seconds."""
+
+
+def _report(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
+    """Reconcile Dagster with main; never request a run."""
+    context, reader = tick.context, TableReader.at(platform.lake, MAIN)
+    tick.saw(main=reader.commit_id)
     if is_busy(context.instance) or context.repository_def is None:
-        return dg.SensorResult(
-            skip_reason="waiting for the runs in progress, which report their own partitions"
-        )
-    tables = tables_of(context.repository_def.asset_graph)
-    apart = reconcile(context.instance, reader, platform.ledger, tables, inherited_by(platform))
+        said = "waiting for the runs in progress, which report their own partitions"
+        return TickAnswer(said=said, own=tick.own, again_at=tick.now)
+    tables, inherited = tables_of(context.repository_def.asset_graph), inherited_by(platform)
+    known = _Reported.model_validate_json(tick.own) if tick.own else None
+    # What an environment inherits changes with another branch than its own.
+    if known is not None and known.loaded == tick.loaded and inherited is None:
+        tables = _to_compare(context.instance, reader, tables, known)
+    apart = reconcile(context.instance, reader, platform.ledger, tables, inherited)
     reported = [f"{one.table}: {name_some(one.unreported, ON_A_PAGE)}" for one in apart if one.unreported]
     said = f"reported {'; '.join(reported)}" if reported else "Dagster knows all partitions of main"
-    return dg.SensorResult(skip_reason=said, cursor=reader.commit_id)
+    own = _Reported(loaded=tick.loaded, commit=reader.commit_id, at=tick.now.timestamp())
+    return TickAnswer(said=said, own=own.model_dump_json(), again_at=None)
+
+
+def _to_compare(
+    instance: dg.DagsterInstance, reader: TableReader, tables: Sequence[str], known: _Reported
+) -> Sequence[str]:
+    """Return those of `tables` that changed on main since `known`, or whose events somebody wiped."""
+    try:
+        changed = {*changed_partitions(reader.store, known.commit, reader.commit_id)}
+    except RefNotFound:  # the history of the lake was cut
+        return tables
+    wiped = wiped_since(instance, [_asset(table) for table in tables], known.at)
+    return [table for table in tables if table in changed or _asset(table) in wiped]
+
+
+report_missing_materializations = ticking_sensor(
+    _report,
+    name="report_missing_materializations",
+    every_seconds=60,
+    description="Reports to Dagster the partitions of main that it lacks, after a stopped run or an acceptance.",
+)
 
 
 def _asset(table: str) -> dg.AssetKey:

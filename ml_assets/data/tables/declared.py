@@ -3,7 +3,7 @@
 Here: the declarations as values, and the input partitions that each requires. The guard compares partitions with them.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any, Self
@@ -169,12 +169,16 @@ class DeclaredTables:
         """Return all declarations, sorted by table."""
         return [self._tables[name] for name in sorted(self._tables)]
 
-    def is_retired(self, table: str, key: str, present: Collection[str]) -> bool:
-        """True if `table` does not retain `key`, given the keys that are `present` on main."""
+    def retired(self, table: str, present: Collection[str]) -> Callable[[str], bool]:
+        """Return the test that is true for a key that `table` does not retain, given the keys `present` on main.
+
+        `present` is sorted once for all keys that are tested.
+        """
         declared = self._tables.get(table)
-        if declared is None or declared.retain is None or key in present:
-            return False
-        return key < declared.retain.oldest(declared.cadence, present)
+        if declared is None or declared.retain is None:
+            return lambda key: False
+        oldest = declared.retain.oldest(declared.cadence, present)
+        return lambda key: key < oldest and key not in present
 
     def inputs_of(self, table: str) -> list[InputTable]:
         """Return the inputs of `table`, except those that have no declaration."""

@@ -67,10 +67,15 @@ def manifest_prefix(table: str) -> str:
     return f"{_MANIFESTS}/{check_table(table)}/"
 
 
+def partition_prefix(table: str, key: str) -> str:
+    """Return the path prefix of the data files of a partition."""
+    folder = key if key in (UNPARTITIONED, UNDATED) else f"date={key}"
+    return f"{check_table(table)}/{folder}/"
+
+
 def part_path(table: str, key: str, part: int) -> str:
     """Return the path of one data file of a partition."""
-    folder = key if key in (UNPARTITIONED, UNDATED) else f"date={key}"
-    return f"{check_table(table)}/{folder}/part-{part}.parquet"
+    return f"{partition_prefix(table, key)}part-{part}.parquet"
 
 
 def manifest_path(table: str, key: str) -> str:

@@ -5,8 +5,9 @@ partitions made from it (`guard.py`).
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Literal
 
 from ml_assets.data.tables.cadence import KeyRefused
@@ -95,6 +96,11 @@ def _standings(
     manifests, wrong = reader.checked_manifests(table, [key for key in keys if key in present])
     newest = ledger.newest_verdicts(table, keys)
     inputs = tables.inputs_of(table)
+
+    @cache
+    def is_retired(name: str) -> Callable[[str], bool]:
+        return tables.retired(name, reader.digests(name))
+
     for key in keys:
         manifest, row = manifests.get(key), newest.get(key)
         outside = _outside(declared, key)
@@ -104,7 +110,7 @@ def _standings(
         )
         one = _own_state(declared, row, present.get(key) if is_ours else None, wrong.get(key, ""))
         one.verdict = row
-        one.is_retired = one.state == "missing" and tables.is_retired(table, key, present)
+        one.is_retired = one.state == "missing" and is_retired(table)(key)
         needed: dict[str, Sequence[str]] = {}
         if outside and one.state == "missing":
             one.why = f"is missing ({outside})"
@@ -123,16 +129,14 @@ def _standings(
                 (name, read)
                 for name, recorded in manifest.inputs.items()
                 for read, digest in recorded.items()
-                if reader.digests(name).get(read, "") != digest
-                and not tables.is_retired(name, read, reader.digests(name))
+                if reader.digests(name).get(read, "") != digest and not is_retired(name)(read)
             }
             known = {each.table: each.as_known(reader, ledger, key) for each in inputs}
             one.changed = {
                 (name, read)
                 for name, recorded in manifest.inputs.items()
                 for read in recorded
-                if _is_read_anew(known.get(name, reader), manifest, name, read)
-                and not tables.is_retired(name, read, reader.digests(name))
+                if _is_read_anew(known.get(name, reader), manifest, name, read) and not is_retired(name)(read)
             }
         one.reads = needed
         yield key, one

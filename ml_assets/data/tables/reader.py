@@ -94,6 +94,22 @@ class TableReader:
         """Return a reader at the commit that `ref` names now. It does not follow the branch."""
         return cls(store, store.resolve(ref))
 
+    def narrowed(self, table: str, keys: Iterable[str]) -> "TableReader":
+        """Return a reader of the same commit that knows only `keys` of `table`, at the cost of these keys alone."""
+        found = TableReader(self.store, self.commit_id)
+        files: dict[str, list[ObjectStat]] = {}
+        manifests: dict[str, str] = {}
+        for key in keys:
+            path = layout.manifest_path(table, key)
+            listed = self.store.list(self.commit_id, layout.partition_prefix(table, key))
+            if parts := sorted(listed, key=_by_part):
+                files[key] = parts
+            manifests |= {
+                one.path: one.sha256 for one in self.store.list(self.commit_id, path) if one.path == path
+            }
+        found._files[table], found._manifest_hashes[table] = files, manifests
+        return found
+
     def earlier(self, table: str) -> Sequence[EarlierObject]:
         """Return the objects of the earlier versions of `table`'s partitions (`publish/earlier.py`)."""
         if table not in self._earlier:

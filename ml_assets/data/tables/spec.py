@@ -5,7 +5,7 @@ source stopped loses nothing.
 """
 
 import hashlib
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Self
@@ -50,6 +50,16 @@ class Retain(Section):
         _, last = cadence.bounds(newest[0])
         day = last.date() if isinstance(last, datetime) else last
         return cadence.key_of(day - timedelta(days=(self.days or 1) - 1))
+
+    def oldest_wanted(self, cadence: Cadence, present: Sequence[str]) -> str:
+        """Return the key before which a missing partition would not be retained; empty if none is `present`.
+
+        `present`: keys of the `cadence`, sorted. Missing partitions count among `partitions`: the first days of a new
+        table, some of which failed, are wanted.
+        """
+        if not present or self.partitions is None:
+            return self.oldest(cadence, present)
+        return cadence.window(present[-1], self.partitions)[0]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -122,6 +122,13 @@ class Registry:
         """Return all versions of `model` that point to bundles, oldest first; empty if nobody registered it."""
         return sorted(self._search(f"name = '{model}'"), key=lambda one: one.number)
 
+    def newest_number(self, model: str) -> int | None:
+        """Return the highest number of a version of `model`, whatever it points to; None if nobody registered it."""
+        order = ["version_number DESC"]
+        with reaching(self.uri):
+            page = self._client.search_model_versions(f"name = '{model}'", max_results=1, order_by=order)
+        return int(page[0].version) if page else None
+
     def _search(self, which: str) -> list[RegisteredVersion]:
         found: list[RegisteredVersion] = []
         token = None

@@ -132,6 +132,11 @@ def record_request(artifacts: Artifacts, request: RetrainRequest) -> None:
         stream.write(request.model_dump_json(indent=1).encode())
 
 
+def states_of_requests(artifacts: Artifacts, model: str) -> list[str]:
+    """Return a line for each record of a request, which changes with its content. Raises `ArtifactsError`."""
+    return sorted(map(" ".join, artifacts.states(f"{_ROOT}/{model}").items()))
+
+
 def requests_since(artifacts: Artifacts, model: str, since: datetime) -> list[RetrainRequest]:
     """Return the requests of a model from `since` (UTC) on, oldest first. Raises `ArtifactsError`."""
     name, first = f"{_ROOT}/{model}", f"{since:%Y%m%dT%H%M%SZ}"

@@ -242,7 +242,12 @@ def rows_in(
 
 def has_ended(spec: PipelineSpec, key: str, now: datetime) -> bool:
     """Return True if servers have written all requests that arrived in partition `key`."""
-    return now >= _bounds(spec, key)[1] + LATEST_WRITE
+    return now >= ended_at(spec, key)
+
+
+def ended_at(spec: PipelineSpec, key: str) -> datetime:
+    """Return the moment (UTC) from which `has_ended` is true."""
+    return _bounds(spec, key)[1] + LATEST_WRITE
 
 
 def mark_measured(spec: PipelineSpec, artifacts: Artifacts, key: str, logged: LoggedDay) -> None:

@@ -44,6 +44,11 @@ def stored_days(artifacts: Artifacts, model: str, *, after: str) -> list[DayFigu
     return _read(artifacts, model, lambda key: key > after, DRAWN_DAYS)
 
 
+def states_of_days(artifacts: Artifacts, model: str) -> list[str]:
+    """Return a line for each stored day, which changes with its figures. Raises `ArtifactsError`."""
+    return sorted(map(" ".join, artifacts.states(f"{LIVE}/{model}").items()))
+
+
 def earlier_profiles(artifacts: Artifacts, model: str, partition: str) -> dict[str, dict[str, Profiles]]:
     """Return bundle → its first partitions before `partition` that were measured from the log → their profiles.
 

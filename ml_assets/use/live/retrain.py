@@ -19,6 +19,7 @@ import polars as pl
 
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import BuildRefused
+from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.data.validation.drift_rule import LEAST_BLOCKS, SkewRule
@@ -35,11 +36,12 @@ from ml_assets.model.steps.retraining import (
     RetrainSection,
     record_request,
     requests_since,
+    states_of_requests,
 )
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.window import possible_partitions, validate_inputs
 from ml_assets.use.live.performance import DayFigures, VersionFigures
-from ml_assets.use.live.performance_history import stored_days
+from ml_assets.use.live.performance_history import states_of_days, stored_days
 from resources.lake import ObjectNotFound, RefNotFound
 from resources.platform import Platform
 from resources.words import name_some
@@ -129,6 +131,25 @@ class RetrainState:
     request: RetrainRequest | None
     said: str
     """Reason of the request, or why there is none."""
+    until: datetime | None = None
+    """Moment (UTC) from which time alone may allow a request; None: there is none."""
+
+
+def seen_by_next_request(
+    spec: PipelineSpec, platform: Platform, tables: DeclaredTables
+) -> dict[str, str | int | list[str]]:
+    """Return the facts on which the answer of `next_request` depends, but for time. Reads no figure and no row.
+
+    Raises `ArtifactsError`, `LakeError` or `LedgerError`.
+    """
+    behind = [one.table for one in tables.with_inputs(spec.features.table)]
+    return {
+        "decided": platform.ledger.models.head().place,
+        "verdicts": [f"{table} {platform.ledger.newest_change(table)}" for table in behind],
+        "main": platform.lake.resolve(MAIN),
+        "requested": states_of_requests(platform.artifacts, spec.name),
+        "measured": states_of_days(platform.artifacts, spec.name),
+    }
 
 
 def value_of(figures: VersionFigures, metric: str) -> float | None:
@@ -198,7 +219,9 @@ def next_request(
             return RetrainState(request=newest, said=newest.reason)
         until = newest.at + section.cool_down
         return RetrainState(
-            request=None, said=f"{newest.partition} was requested: none before {until:%Y-%m-%d %H:%M} UTC"
+            request=None,
+            said=f"{newest.partition} was requested: none before {until:%Y-%m-%d %H:%M} UTC",
+            until=until,
         )
     log = platform.ledger.models
     production = log.in_production(spec.name)

@@ -13,8 +13,8 @@ import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from datetime import date, datetime
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 import numpy as np
 import orjson
@@ -34,6 +34,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.use.live.logged_rows import (
     PLACE,
     days_at,
+    ended_at,
     has_ended,
     key_in,
     partitions_at,
@@ -282,6 +283,28 @@ class Due:
 def verdicts_of(model: str) -> str:
     """Return the name under which the ledger holds the verdicts of a model."""
     return f"{model}/served_skew"
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoggedFiles:
+    """Files of the log of requests, with which the answer of `due_partitions` changes."""
+
+    days: tuple[date, ...]
+    """Days (UTC) that have files."""
+    names: tuple[str, ...]
+    """Day, name and size in bytes of each file. A file does not change once it is whole."""
+
+    @classmethod
+    def of(cls, spec: PipelineSpec, platform: Platform) -> Self:
+        """Return the files of a model. Raises `ArtifactsError`."""
+        files = days_of(platform.artifacts, spec.name)
+        names = (f"{day} {name} {size}" for day, some in files.items() for name, size in some.items())
+        return cls(days=tuple(files), names=tuple(sorted(names)))
+
+    def next_end(self, spec: PipelineSpec, now: datetime) -> datetime | None:
+        """Return the first moment (UTC) after `now` at which one of their partitions has ended; None if all have."""
+        ends = (ended_at(spec, key) for day in self.days for key in partitions_at(spec, day))
+        return min((one for one in ends if one > now), default=None)
 
 
 def due_partitions(
