@@ -52,7 +52,7 @@ class _Cursor(BaseModel):
 
 @dataclass(frozen=True, kw_only=True)
 class TickAnswer:
-    """TickAnswer of a sensor to what it saw."""
+    """Answer of a sensor to what it saw."""
 
     again_at: datetime | None
     """Moment (UTC) at which time alone changes the answer: a retry is due, a partition closes. None: never.
