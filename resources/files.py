@@ -24,8 +24,10 @@ WRITING = ".writing"
 """Suffix of the name of a file that is being written."""
 UNFINISHED = ".unfinished-"
 """Prefix of the name of a folder that is being filled."""
+_LOCK = ".lock"
+"""Suffix of the lock beside an unfinished folder, which its process holds."""
 _FORGOTTEN_AFTER = 86_400.0
-"""Seconds after which an unfinished folder is deleted: its process was killed."""
+"""Seconds after which an unfinished folder without a lock is deleted."""
 
 
 def sync(path: Path) -> None:
@@ -63,15 +65,36 @@ def whole_file(target: Path) -> Generator[Path]:
 def unfinished_folder(parent: Path) -> Generator[Path]:
     """Yield an empty folder of this caller alone in `parent`, which is created if needed. Delete it after the block.
 
-    A folder that the block renamed stays. Also delete the folders of killed processes, a day after their last change.
+    A folder that the block renamed stays. Also delete the folders of killed processes: nobody holds their lock.
     """
+    parent.mkdir(parents=True, exist_ok=True)
+    _purge_unfinished(parent)
     folder = parent / f"{UNFINISHED}{uuid.uuid4().hex}"
-    folder.mkdir(parents=True)
-    purge(parent.glob(f"{UNFINISHED}*"), _FORGOTTEN_AFTER)
+    lock = folder.with_suffix(_LOCK)
+    held = open_lock(lock)
     try:
+        folder.mkdir()
         yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        lock.unlink(missing_ok=True)
+        os.close(held)
+
+
+def _purge_unfinished(parent: Path) -> None:
+    for path in parent.glob(f"{UNFINISHED}*"):
+        if path.suffix != _LOCK:
+            if not path.with_suffix(_LOCK).exists():
+                purge([path], _FORGOTTEN_AFTER)
+            continue
+        with suppress(FileNotFoundError):  # its owner finished, or another process purges at the same time
+            descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+            try:
+                if take_lock(descriptor, waits=False):
+                    shutil.rmtree(path.with_suffix(""), ignore_errors=True)
+                    path.unlink(missing_ok=True)
+            finally:
+                os.close(descriptor)
 
 
 def purge(paths: Iterable[Path], seconds: float) -> None:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from ml_assets.data.snapshots.builder import write_index
-from ml_assets.data.snapshots.shards import ArchiveWriter, Rows, write_rows
+from ml_assets.data.snapshots.shards import ARCHIVE_END, Blobs, Rows, member, places_of, write_rows
 from ml_assets.data.snapshots.split_reader import (
     MANIFEST,
     SPLITS,
@@ -83,14 +83,16 @@ def texts(folder: Path, rows: int, tokens: int) -> Snapshot:
         for place in range(1, tokens):
             text[:, place] = np.where(is_new[:, place], text[:, place], follows[text[:, place - 1]])
         numbers = np.arange(first, first + count)
-        writer = ArchiveWriter(path)
-        writer.add(numbers.tolist(), (row.tobytes() for row in text.astype(np.uint8)))
+        with path.open("wb") as archive:
+            for number, row in zip(numbers.tolist(), text.astype(np.uint8), strict=True):
+                archive.write(member(number, row.tobytes()))
+            archive.write(ARCHIVE_END)
         return Rows(
             numeric=np.zeros((count, 1), dtype=np.float32),
             category=np.empty((count, 0), dtype=np.int32),
             label=np.zeros(count, dtype=np.float32),
             row=numbers,
-            blobs=writer.finish(),
+            blobs=Blobs.map(path, places_of(np.full(count, tokens, dtype=np.int64))),
         )
 
     return _write(folder, inputs, rows, rows, make)
@@ -107,7 +109,7 @@ def _write(folder: Path, inputs: InputSpec, rows: int, shard_rows: int, make: _M
     for split in SPLITS:
         size = rows if split == "train" else max(int(_FEW_SHARE * rows), 16)
         index.append(PartitionIndex(key=f"2024-01-0{len(index) + 1}", split=split, rows=size, excluded={}))
-        splits.append(write_index(folder, split, np.arange(first, first + size)))
+        splits.append(write_index(folder, split, [np.arange(first, first + size)]))
         for number, begin in enumerate(range(0, size, shard_rows)):
             path = folder / f"{split}-{number:05d}.arrow"
             part = make(chance, path.with_suffix(".tar"), split, first + begin, min(shard_rows, size - begin))

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.components import TrainingPipeline
-from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, choose_rows
+from ml_assets.data.snapshots.row_rules import LABEL_TOO_LATE
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.steps.snapshot import row_choice
@@ -24,6 +24,7 @@ from ml_assets_tests.components.installation import (
     readings_components,
 )
 from ml_assets_tests.components.readings_pipeline import HOLDOUT, TRAIN, VALIDATION, WINDOW, days
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 
 ROWS_A_DAY = len(readings_pipeline.MACHINES) * len(readings_pipeline.HOURS)
 DAY = days(1, start=WINDOW)[0]
@@ -71,7 +72,7 @@ def test_a_row_is_taken_if_its_label_was_known_before_the_embargo(
         readings_pipeline.PIPELINE,
         **_pipeline(embargo, zone, "weekly" if weekly else "daily"),
     ).spec
-    chosen = choose_rows(table, *row_choice(spec, [day.isoformat() for day in firsts]))
+    chosen = chosen_rows(table, *row_choice(spec, [day.isoformat() for day in firsts]))
     limits = [midnight(TRAIN - embargo)] * TRAIN
     limits += [midnight(TRAIN + VALIDATION - embargo)] * VALIDATION
     limits += [midnight(WINDOW)] * HOLDOUT

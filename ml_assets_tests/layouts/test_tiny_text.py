@@ -9,15 +9,14 @@ import pytest
 import yaml
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import choose_rows
 from ml_assets.data.snapshots.split_reader import SourceValues
 from ml_assets.defs import tiny_text
 from ml_assets.defs.tiny_text import features, source
 from ml_assets.model.steps.identity import training_job
 from ml_assets.model.steps.snapshot import row_choice
 from ml_assets_tests.layouts.layout_jobs import train
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch
 from resources.job.training_settings import Parallel
 
@@ -37,10 +36,9 @@ def test_the_declared_layout_learns_as_one_worker_does(tmp_path: Path) -> None:
     weeks = [FIRST + timedelta(weeks=n) for n in range(WEEKS)]
     texts = pl.concat([source.read_documentation(week) for week in weeks])
     table = features.windows({"datasets/documentation": texts.lazy()}, weeks[0], weeks[-1])
-    chosen = choose_rows(table, *row_choice(spec, [week.isoformat() for week in weeks]))
-    fitted = fit(chosen.of("train"), (), ())
+    chosen = chosen_rows(table, *row_choice(spec, [week.isoformat() for week in weeks]))
     snapshot = build_snapshot(
-        chosen, fitted, source=SourceValues(table="features/small"), into=tmp_path / "snapshots"
+        chosen, source=SourceValues(table="features/small"), into=tmp_path / "snapshots"
     )
     assert snapshot.inputs.outputs == 256
     job = training_job(

@@ -302,6 +302,15 @@ def test_a_column_that_the_model_no_longer_weights_by_does_not_count(tmp_path: P
     assert plain.read == before
 
 
+def test_rows_that_appear_while_a_set_is_built_are_not_in_it(wide: Wide, tmp_path: Path) -> None:
+    """A run reads the commit of its validated window."""
+    window, before = wide.window, wide.freeze(tmp_path / "before")
+    key = keys(DAYS)[3]
+    wide.hold({key: rows_of(1)[key].with_columns(pl.col("c03") + 1)})
+    again = build_training_set(wide.spec, wide.platform, window, None, into=tmp_path / "again")
+    assert again.digest == before.digest != wide.freeze(tmp_path / "later").digest
+
+
 def test_another_type_of_an_unread_column_changes_nothing(wide: Wide, tmp_path: Path) -> None:
     """A feature function that chooses columns by pattern would see it; a model names its columns."""
     before = wide.freeze(tmp_path / "before")

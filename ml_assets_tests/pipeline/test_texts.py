@@ -8,13 +8,13 @@ import pytest
 import yaml
 
 from ml_assets.components.specs import TrainingPipelineSpec
-from ml_assets.data.snapshots.row_choice import choose_rows
 from ml_assets.data.snapshots.split_reader import SnapshotError
 from ml_assets.defs import tiny_text
 from ml_assets.defs.tiny_text import features
 from ml_assets.model.release.runtime import InputRefused
 from ml_assets.model.steps.blobs import read_texts, require_tokens
 from ml_assets.model.steps.snapshot import row_choice
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows, taken
 
 WEEKS = [date(2018, 11, 5) + timedelta(weeks=n) for n in range(3)]
 
@@ -41,15 +41,15 @@ def windows(text: str = "Returns a list of names. ") -> pl.DataFrame:
 
 
 def check(table: pl.DataFrame, spec: TrainingPipelineSpec) -> None:
-    chosen = choose_rows(table, *row_choice(spec, [week.isoformat() for week in WEEKS]))
+    chosen = chosen_rows(table, *row_choice(spec, [week.isoformat() for week in WEEKS]))
     require_tokens(spec.features, chosen, table.lazy())
 
 
 def test_all_bytes_of_a_text_are_tokens_of_its_rows() -> None:
     table, spec = windows(), declared()
     check(table, spec)
-    chosen = choose_rows(table, *row_choice(spec, [week.isoformat() for week in WEEKS]))
-    ((part, tokens),) = read_texts(spec.features, chosen.of("train"), table.lazy())
+    chosen = chosen_rows(table, *row_choice(spec, [week.isoformat() for week in WEEKS]))
+    ((part, tokens),) = read_texts(spec.features, taken(chosen, "train"), table.lazy())
     assert tokens.shape == (3, 256)
     assert bytes(tokens[tokens >= 0].tolist()).decode() == "Returns a list of names. " * 25
     assert part["predicted"].to_list() == [255, 255, 112]

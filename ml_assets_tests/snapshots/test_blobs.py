@@ -7,15 +7,21 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from ml_assets.data.snapshots import row_choice as rows_module
-from ml_assets.data.snapshots.row_choice import NO_BLOB, choose_rows
+from ml_assets.data.snapshots import scatter
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import PartitionFiles
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.row_rules import NO_BLOB
+from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import (
     ShardChanged,
     Snapshot,
     SnapshotError,
+    SourceValues,
     open_snapshot,
     verify,
 )
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows, taken
 from ml_assets_tests.training.small_jobs import small_snapshot, split_of
 from ml_assets_tests.training.text_snapshots import SPEC, stored, text_snapshot, text_table
 
@@ -65,11 +71,18 @@ def test_a_table_of_many_files_is_read_a_few_blobs_at_a_time(
     tmp_path: Path, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = text_table()
-    for i in range(10):
-        table.slice(30 * i, 30).write_parquet(tmp_path / f"part-{i}.parquet")
-    monkeypatch.setattr(rows_module, "_BLOBS_AT_ONCE", 500)
-    files = [tmp_path / f"part-{i}.parquet" for i in range(10)]
-    scanned = text_snapshot(tmp_path / "snapshots", pl.scan_parquet(files, glob=False))
+    files = [tmp_path / f"part-{i}.parquet" for i in range(30)]
+    for i, file in enumerate(files):
+        table.slice(10 * i, 10).write_parquet(file)
+    monkeypatch.setattr(scatter, "_BLOBS_AT_ONCE", 500)
+    split = split_of(table)
+    partitions = [
+        PartitionFiles(key=key, files=tuple(files[3 * i : 3 * i + 3])) for i, key in enumerate(split.keys)
+    ]
+    into, inputs = tmp_path / "snapshots", InputColumns(numeric=("length",))
+    chosen = choose_rows(partitions, split, SPEC, inputs, into=into)
+    source = SourceValues(table="features/small")
+    scanned = build_snapshot(chosen, source=source, into=into, shard_bytes=60_000)
     assert scanned.digest == snapshot.digest
     assert_blobs_of_rows(scanned)
 
@@ -79,17 +92,17 @@ def test_rows_without_a_blob_are_left_out_and_counted() -> None:
     table = table.with_columns(
         pl.when(pl.int_range(pl.len()) % 10 == 3).then(None).otherwise(pl.col("text")).alias("text")
     )
-    chosen = choose_rows(table, split_of(table, 1, 1), SPEC)
+    chosen = chosen_rows(table, split_of(table, 1, 1), SPEC)
     assert [(p.rows, p.excluded) for p in chosen.index()] == [(9, {NO_BLOB: 1})] * 3
-    assert "text" not in chosen.of("train").columns
+    assert "text" not in taken(chosen, "train").columns
 
 
 def test_blobs_that_are_not_bytes_are_refused() -> None:
     table = text_table(days=3).with_columns(pl.lit("words").alias("text"))
     with pytest.raises(SnapshotError, match=r"'text' are String: .*Binary"):
-        choose_rows(table, split_of(table, 1, 1), SPEC)
+        chosen_rows(table, split_of(table, 1, 1), SPEC)
     with pytest.raises(SnapshotError, match="no column \\['text'\\]"):
-        choose_rows(table.drop("text"), split_of(table, 1, 1), SPEC)
+        chosen_rows(table.drop("text"), split_of(table, 1, 1), SPEC)
 
 
 def test_a_changed_archive_is_named(tmp_path: Path) -> None:

@@ -9,8 +9,10 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.data.snapshots.row_choice import NO_WEIGHT, WEIGHT, choose_rows
+from ml_assets.data.snapshots.row_choice import WEIGHT
+from ml_assets.data.snapshots.row_rules import NO_WEIGHT
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, open_snapshot
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows, taken
 from ml_assets_tests.training.small_jobs import (
     ROW_SPEC,
     feature_table,
@@ -55,7 +57,7 @@ SPEC = dataclasses.replace(ROW_SPEC, weight="weight", primary_key=("date", "id")
 def test_a_weight_that_cannot_be_used_is_refused_with_its_rows(weight: pl.Expr, said: str) -> None:
     table = feature_table(days=3).with_columns(id=pl.int_range(pl.len())).with_columns(weight=weight)
     with pytest.raises(SnapshotError) as refused:
-        choose_rows(table, split_of(table, 1, 1), SPEC)
+        chosen_rows(table, split_of(table, 1, 1), SPEC)
     assert said in str(refused.value)
 
 
@@ -67,32 +69,32 @@ def test_a_weight_may_be_unknown_as_long_as_the_label_is() -> None:
         label=pl.when(is_late).then(None).otherwise(pl.col("label")),
         weight=pl.when(is_late).then(None).otherwise(1.0),
     )
-    chosen = choose_rows(unknown, split_of(table, 1, 1), SPEC)
-    assert chosen.of("train").height == 99
+    chosen = chosen_rows(unknown, split_of(table, 1, 1), SPEC)
+    assert taken(chosen, "train").height == 99
     assert {"label unknown": 1} in [one.excluded for one in chosen.index()]
     wrong = unknown.with_columns(weight=pl.when(is_late).then(-1.0).otherwise(1.0))
     with pytest.raises(SnapshotError, match=r"negative.*1 of 300 rows"):
-        choose_rows(wrong, split_of(table, 1, 1), SPEC)
+        chosen_rows(wrong, split_of(table, 1, 1), SPEC)
 
 
 @pytest.mark.parametrize("unit", [1e-170, 1e300])
 def test_weights_may_have_any_unit(unit: float) -> None:
     table = feature_table(days=3).with_columns(weight=pl.lit(unit))
-    chosen = choose_rows(table, split_of(table, 1, 1), dataclasses.replace(ROW_SPEC, weight="weight"))
-    assert set(chosen.of("train")[WEIGHT]) == {1.0}
+    chosen = chosen_rows(table, split_of(table, 1, 1), dataclasses.replace(ROW_SPEC, weight="weight"))
+    assert set(taken(chosen, "train")[WEIGHT]) == {1.0}
 
 
 def test_a_boolean_counts_rows_or_leaves_them_out() -> None:
     table = feature_table(days=3).with_columns(weight=pl.int_range(pl.len()) % 3 > 0)
-    chosen = choose_rows(table, split_of(table, 1, 1), dataclasses.replace(ROW_SPEC, weight="weight"))
-    assert chosen.of("train").height == 66
-    assert set(chosen.of("train")[WEIGHT]) == {1.0}
+    chosen = chosen_rows(table, split_of(table, 1, 1), dataclasses.replace(ROW_SPEC, weight="weight"))
+    assert taken(chosen, "train").height == 66
+    assert set(taken(chosen, "train")[WEIGHT]) == {1.0}
 
 
 def test_a_table_without_the_column_of_weights_is_refused() -> None:
     table = feature_table(days=3)
     with pytest.raises(SnapshotError, match=r"no column \['weight'\]"):
-        choose_rows(table, split_of(table, 1, 1), SPEC)
+        chosen_rows(table, split_of(table, 1, 1), SPEC)
 
 
 def test_weights_lie_beside_the_rows_and_are_one_on_average(tmp_path: Path) -> None:
@@ -108,8 +110,8 @@ def test_weights_lie_beside_the_rows_and_are_one_on_average(tmp_path: Path) -> N
         assert rows.label.tolist() == label[rows.row].tolist()
         assert (of_table > 0).all()
     assert "weight" not in (*snapshot.inputs.numeric, *snapshot.inputs.categorical)
-    taken = np.concatenate([rows.row for rows in read])
-    assert sorted(taken) == np.flatnonzero(weight > 0).tolist()
+    rows = np.concatenate([rows.row for rows in read])
+    assert sorted(rows) == np.flatnonzero(weight > 0).tolist()
     assert snapshot.excluded == {NO_WEIGHT: int((weight == 0).sum())}
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 import pytest
 
-from ml_assets.data.features.encoding import FittedState, fit, fit_classes
+from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot, fitted_of, read_index, rows_of, write_index
-from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, NO_LABEL, choose_rows, classes_of
-from ml_assets.data.snapshots.spec import Cutoffs
+from ml_assets.data.snapshots.disk_room import DiskTooSmall
+from ml_assets.data.snapshots.row_rules import LABEL_TOO_LATE, NO_LABEL
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
     MANIFEST,
@@ -29,8 +30,10 @@ from ml_assets.data.snapshots.split_reader import (
     open_snapshot,
     verify,
 )
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows, taken
 from ml_assets_tests.training.small_jobs import (
     CATEGORICAL,
+    INPUTS,
     NUMERIC,
     ROW_SPEC,
     SHARD_BYTES,
@@ -56,11 +59,11 @@ def test_every_row_of_the_splits_is_in_exactly_one_shard(snapshot: Snapshot) -> 
 def test_the_index_of_a_split_names_the_rows_of_its_shards(snapshot: Snapshot) -> None:
     """Ascending numbers of rows of the table; the table's rows are those that were chosen, in its order."""
     table = feature_table()
-    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    chosen = chosen_rows(table, split_of(table), ROW_SPEC)
     rows = rows_of(table.lazy(), snapshot)
     for split in SPLITS:
         assert np.array_equal(read_index(snapshot, split), np.sort(snapshot.read(split).row))
-        assert rows[split].equals(chosen.of(split))
+        assert rows[split].equals(taken(chosen, split).select(rows[split].columns))
     assert [(one.split, one.rows) for one in snapshot.splits] == [
         ("train", 1000), ("validation", 200), ("holdout", 200),
     ]  # fmt: skip
@@ -75,7 +78,7 @@ def test_other_rows_are_another_snapshot_and_never_read(snapshot: Snapshot, tmp_
     assert dataclasses.replace(snapshot, splits=splits).digest != snapshot.digest
     with pytest.raises(SnapshotError, match=r"1300 rows: .*another table"):
         rows_of(feature_table().lazy().head(1300), snapshot)
-    write_index(snapshot.folder, "holdout", np.arange(1200, 1399))
+    write_index(snapshot.folder, "holdout", [np.arange(1200, 1399)])
     with pytest.raises(ShardChanged, match=r"holdout\.index\.parquet changed"):
         read_index(snapshot, "holdout")
 
@@ -129,10 +132,10 @@ def test_arrays_say_what_the_table_says(snapshot: Snapshot) -> None:
 
 def test_holdout_rows_for_evaluation_are_in_the_order_of_the_arrays(snapshot: Snapshot) -> None:
     table = feature_table()
-    chosen = choose_rows(table, split_of(table), ROW_SPEC)
+    chosen = chosen_rows(table, split_of(table), ROW_SPEC)
     for split in ("validation", "holdout"):
-        assert chosen.of(split)["_row"].to_list() == snapshot.read(split).row.tolist()
-        assert set(table.columns) < set(chosen.of(split).columns)
+        assert taken(chosen, split)["_row"].to_list() == snapshot.read(split).row.tolist()
+        assert set(table.columns) < set(taken(chosen, split).columns)
 
 
 def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> None:
@@ -148,7 +151,7 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
         .cast(pl.Datetime("us", "UTC"))
         .alias("label_known_at")
     )
-    chosen = choose_rows(late, split_of(late, 1, 1), spec)
+    chosen = chosen_rows(late, split_of(late, 1, 1), spec)
     assert [(p.key, p.split, p.rows, p.excluded) for p in chosen.index()] == [
         ("2024-01-01", "train", 8, {NO_LABEL: 2}),
         ("2024-01-02", "validation", 8, {NO_LABEL: 2}),
@@ -158,22 +161,22 @@ def test_rows_whose_label_was_not_known_in_time_are_left_out_and_counted() -> No
         SnapshotError,
         match=r"holdout.*2024-01-03 to 2024-01-03.*unknown: 2,",
     ):
-        choose_rows(table, split_of(table, 1, 1), spec)
+        chosen_rows(table, split_of(table, 1, 1), spec)
 
 
 def test_a_table_that_cannot_be_validated_is_refused_by_name() -> None:
     table = feature_table(days=3)
     split = split_of(table, 1, 1)
     with pytest.raises(SnapshotError, match="no column \\['label'\\]"):
-        choose_rows(table.drop("label"), split, ROW_SPEC)
+        chosen_rows(table.drop("label"), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="a datetime in UTC"):
-        choose_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
+        chosen_rows(table.with_columns(pl.col("label_known_at").dt.replace_time_zone(None)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="'label' is String"):
-        choose_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
+        chosen_rows(table.with_columns(pl.col("label").cast(pl.String)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match=r"float32.*300 of 300.*date=2024-01-01.*1e\+39"):
-        choose_rows(table.with_columns(label=pl.lit(1e39)), split, ROW_SPEC)
+        chosen_rows(table.with_columns(label=pl.lit(1e39)), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match=r"NaN.*300 of 300.*date=2024-01-01.*nan; "):
-        choose_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
+        chosen_rows(table.with_columns(label=pl.lit(float("nan"))), split, ROW_SPEC)
     with pytest.raises(SnapshotError, match="must be in UTC"):
         Cutoffs.all_at(datetime(2024, 1, 1))  # noqa: DTZ001
 
@@ -184,7 +187,7 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
     binary = dataclasses.replace(ROW_SPEC, objective="binary", primary_key=("date", "id"))
     odd = pl.when(pl.col("id").is_in([7, 250])).then(2).otherwise(pl.col("label"))
     with pytest.raises(SnapshotError) as refused:
-        choose_rows(table.with_columns(label=odd), split, binary)
+        chosen_rows(table.with_columns(label=odd), split, binary)
     said = str(refused.value)
     assert re.findall("date=[^;]+", said) == ["date=2024-01-01, id=7 has 2", "date=2024-01-03, id=250 has 2"]
     facts = (
@@ -195,14 +198,14 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
         "objective regression",
     )
     assert [fact for fact in facts if fact not in said] == []
-    choose_rows(table.with_columns(label=odd), split, ROW_SPEC)
+    chosen_rows(table.with_columns(label=odd), split, ROW_SPEC)
     count = dataclasses.replace(binary, objective="count")
-    choose_rows(table.with_columns(label=odd), split, count)
+    chosen_rows(table.with_columns(label=odd), split, count)
     halves = (
         pl.when(pl.col("id") == 7).then(2.5).when(pl.col("id") == 250).then(-1).otherwise(pl.col("label"))
     )
     with pytest.raises(SnapshotError) as refused:
-        choose_rows(table.with_columns(label=halves), split, count)
+        chosen_rows(table.with_columns(label=halves), split, count)
     said = str(refused.value)
     assert re.findall("date=[^;]+", said) == [
         "date=2024-01-01, id=7 has 2.5",
@@ -217,11 +220,11 @@ def test_a_label_that_teaches_nothing_or_the_wrong_thing_is_refused_by_row() -> 
     )
     assert [fact for fact in facts if fact not in said] == []
     with pytest.raises(SnapshotError, match=r"'label' is 1.*100 training"):
-        choose_rows(
+        chosen_rows(
             table.with_columns(label=pl.when(pl.col("id") < 100).then(1).otherwise("label")), split, binary
         )
     with pytest.raises(SnapshotError, match=r"train split.*no row.*unknown: 100\. "):
-        choose_rows(table.with_columns(label=pl.lit(None, pl.Float32)), split, binary)
+        chosen_rows(table.with_columns(label=pl.lit(None, pl.Float32)), split, binary)
 
 
 def test_classes_are_those_of_the_training_rows_and_a_new_one_is_refused() -> None:
@@ -230,35 +233,33 @@ def test_classes_are_those_of_the_training_rows_and_a_new_one_is_refused() -> No
     split = split_of(table, 1, 1)
     spec = dataclasses.replace(ROW_SPEC, objective="multiclass", primary_key=("date", "id"))
     numbers = table.with_columns(label=pl.col("id") % 12)
-    assert classes_of(choose_rows(numbers, split, spec)) == tuple(map(str, range(12)))
+    chosen = chosen_rows(numbers, split, spec)
+    assert chosen.fitted.classes == tuple(map(str, range(12)))
     words = table.with_columns(
         label=pl.when(pl.col("id") == 250).then(pl.lit("x")).otherwise(pl.col("colour"))
     )
-    chosen = choose_rows(words, split, spec)
-    assert fit_classes(chosen.of("train")["label"]) == ("blue", "green", "red")
     with pytest.raises(SnapshotError) as refused:
-        classes_of(chosen)
+        chosen_rows(words, split, spec)
     said = str(refused.value)
     assert re.findall("date=[^;]+", said) == ["date=2024-01-03, id=250 has x"]
     facts = ("'label' has a class", "1 of 100 holdout", "longer window", "merge rare classes")
     assert [fact for fact in facts if fact not in said] == []
     with pytest.raises(SnapshotError, match=r"init_from.*not know.*train rows"):
-        classes_of(choose_rows(numbers, split, spec), ["0", "1"])
+        chosen_rows(numbers, split, spec, dataclasses.replace(chosen.fitted, classes=("0", "1")))
     many = split_of(feature_table(days=6), 1, 1)
-    with pytest.raises(SnapshotError, match=r"400 classes.*training rows.*256: merge"):
-        classes_of(choose_rows(feature_table(days=6).with_columns(label=pl.int_range(pl.len())), many, spec))
+    with pytest.raises(SnapshotError, match=r"more than 256 classes .*training rows.*: merge"):
+        chosen_rows(feature_table(days=6).with_columns(label=pl.int_range(pl.len())), many, spec)
     with pytest.raises(SnapshotError, match=r"is Float32: .*multiclass, .*texts"):
-        choose_rows(table.with_columns(label=pl.col("x0")), split, spec)
+        chosen_rows(table.with_columns(label=pl.col("x0")), split, spec)
 
 
 def test_the_digest_names_the_content_not_the_place(tmp_path: Path) -> None:
     first = small_snapshot(tmp_path / "a")
     table = feature_table()
-    chosen = choose_rows(table, split_of(table), ROW_SPEC)
-    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
+    chosen = chosen_rows(table, split_of(table), ROW_SPEC, INPUTS)
 
     def build(source: SourceValues) -> Snapshot:
-        return build_snapshot(chosen, fitted, source=source, into=tmp_path / "b", shard_bytes=SHARD_BYTES)
+        return build_snapshot(chosen, source=source, into=tmp_path / "b", shard_bytes=SHARD_BYTES)
 
     again = build(first.source)
     assert again.digest == first.digest
@@ -292,14 +293,14 @@ def test_building_again_keeps_a_whole_folder_and_mends_a_damaged_one(tmp_path: P
     assert [path.name for path in tmp_path.iterdir()] == [first.folder.name]
 
 
-def test_a_folder_that_cannot_get_its_name_is_told_with_the_systems_reason(
+def test_a_disk_that_is_full_at_the_last_step_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(OSError, match="No space left"):
+    with pytest.raises(DiskTooSmall, match="ML_ASSETS_HOME"):
         small_snapshot(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -385,13 +386,8 @@ def test_a_shard_of_another_schema_is_not_mapped(snapshot: Snapshot) -> None:
 
 def test_a_table_without_categories_can_be_snapshot(tmp_path: Path) -> None:
     table = feature_table(days=3, rows_a_day=5)
-    chosen = choose_rows(table, split_of(table, 1, 1), ROW_SPEC)
-    snapshot = build_snapshot(
-        chosen,
-        fit(chosen.of("train"), NUMERIC, ()),
-        source=SourceValues(table="features/small"),
-        into=tmp_path,
-    )
+    chosen = chosen_rows(table, split_of(table, 1, 1), ROW_SPEC, InputColumns(numeric=NUMERIC))
+    snapshot = build_snapshot(chosen, source=SourceValues(table="features/small"), into=tmp_path)
     assert snapshot.read("train").category.shape == (5, 0)
 
 

@@ -7,12 +7,12 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows
+from ml_assets.data.snapshots.row_choice import ChosenRows
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
-from ml_assets.extras.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC
-from ml_assets_tests.training.small_jobs import feature_table, split_of
+from ml_assets.extras.drills.fixture import ROW_SPEC
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
+from ml_assets_tests.training.small_jobs import INPUTS, feature_table, split_of
 
 SPEC = replace(ROW_SPEC, objective="ranking", group="session")
 
@@ -29,11 +29,10 @@ def sessions(days: int = 14, sizes: Sequence[int] = (7, 1, 12, 3, 20), seed: int
 
 
 def chosen_lists(table: pl.DataFrame) -> ChosenRows:
-    return choose_rows(table, split_of(table), SPEC)
+    return chosen_rows(table, split_of(table), SPEC, INPUTS)
 
 
 def list_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = 3_000) -> Snapshot:
     chosen = chosen_lists(sessions() if table is None else table)
-    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
     source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
-    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=shard_bytes)
+    return build_snapshot(chosen, source=source, into=into, shard_bytes=shard_bytes)

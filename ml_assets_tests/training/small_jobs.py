@@ -9,16 +9,16 @@ from typing import Any
 import numpy as np
 import polars as pl
 
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
-from ml_assets.data.snapshots.spec import Split, split_by_time
+from ml_assets.data.snapshots.spec import InputColumns, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.extras.drills.fixture import CATEGORICAL, NUMERIC, ROW_SPEC, learnable_table
 from ml_assets.model.training.data.rowlog import read_rows
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 
+INPUTS = InputColumns(numeric=NUMERIC, categorical=CATEGORICAL)
 MODELS = "ml_assets_tests.training.small_models"
 
 
@@ -53,20 +53,19 @@ def small_snapshot(
 ) -> Snapshot:
     """A snapshot of `table` with several training shards."""
     table = feature_table() if table is None else table
-    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, weight=weight))
-    fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
+    chosen = chosen_rows(table, split_of(table), replace(ROW_SPEC, weight=weight), INPUTS)
     source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
-    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=shard_bytes)
+    return build_snapshot(chosen, source=source, into=into, shard_bytes=shard_bytes)
 
 
 def classes_snapshot(into: Path, weight: str | None = None) -> Snapshot:
     """A snapshot of few rows whose label is one of three words; `weight` is that of `with_weights`."""
     words = pl.when(pl.col("x1") > 0.7).then(pl.lit("blue")).otherwise(pl.format("a{}", "label"))
     table = with_weights(feature_table(rows_a_day=13)).with_columns(words.alias("label"))
-    chosen = choose_rows(table, split_of(table), replace(ROW_SPEC, objective="multiclass", weight=weight))
-    fitted = replace(fit(chosen.of("train"), NUMERIC, CATEGORICAL), classes=classes_of(chosen))
+    spec = replace(ROW_SPEC, objective="multiclass", weight=weight)
+    chosen = chosen_rows(table, split_of(table), spec, INPUTS)
     source = SourceValues(table="features/small", columns=("label",), partitions={"2024-01-01": "0" * 32})
-    return build_snapshot(chosen, fitted, source=source, into=into, shard_bytes=SHARD_BYTES)
+    return build_snapshot(chosen, source=source, into=into, shard_bytes=SHARD_BYTES)
 
 
 def small_job(

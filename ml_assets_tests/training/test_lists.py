@@ -12,13 +12,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ml_assets.data.snapshots.row_choice import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL, require_lists_begin
+from ml_assets.data.snapshots.row_choice import require_lists_begin
+from ml_assets.data.snapshots.row_rules import LABEL_TOO_LATE, LIST_LACKS_ROWS, NO_LABEL
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError
 from ml_assets.model.training import measured
 from ml_assets.model.training.data.batches import Batch, SplitReader
 from ml_assets.model.training.data.order import RowOrder, contiguous
 from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.step.objectives import objective_of
+from ml_assets_tests.snapshots.chosen_rows import taken
 from ml_assets_tests.training.list_snapshots import chosen_lists, list_snapshot, sessions
 from resources.job.errors import BadConfiguration
 
@@ -193,8 +195,8 @@ def test_a_list_is_taken_with_all_its_rows_or_not_at_all(lacking: set[int], late
     chosen = chosen_lists(table)
     whole = dict(table.group_by("session").len().iter_rows())
     gone = set(table[sorted(lacking | late)]["session"]) if lacking | late else set[int]()
-    taken = dict(pl.concat([chosen.of(split) for split in SPLITS]).group_by("session").len().iter_rows())
-    assert taken == {one: rows for one, rows in whole.items() if one not in gone}
+    found = dict(pl.concat([taken(chosen, split) for split in SPLITS]).group_by("session").len().iter_rows())
+    assert found == {one: rows for one, rows in whole.items() if one not in gone}
     reasons = Counter[str]()
     for one in chosen.index():
         reasons.update(one.excluded)

@@ -13,10 +13,8 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ml_assets.data.features.encoding import UNKNOWN
-from ml_assets.data.features.encoding import fit as encode
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import split_by_time
+from ml_assets.data.snapshots.spec import InputColumns, split_by_time
 from ml_assets.data.snapshots.split_reader import InputSpec, Snapshot, SourceValues
 from ml_assets.model.training.data import preprocess
 from ml_assets.model.training.data.batches import SplitReader
@@ -30,6 +28,7 @@ from ml_assets.model.training.process.heartbeat import Heartbeat
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.run import prepare
 from ml_assets.model.training.step.load import build_model, predict
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows, taken
 from ml_assets_tests.training.small_jobs import ROW_SPEC, small_job
 from resources.job.errors import BadConfiguration
 from resources.job.training_settings import TrainingSettings
@@ -153,11 +152,10 @@ def trained(
     shops: pl.DataFrame, folder: Path, group: Group, categorical: list[str], **settings: float
 ) -> ShopModel:
     keys = shops["date"].unique().sort().cast(pl.String).to_list()
-    chosen = choose_rows(shops, split_by_time(keys, train=DAYS - 6, validation=2, holdout=4), ROW_SPEC)
-    fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
-    snapshot = build_snapshot(
-        chosen, fitted, source=SourceValues(table="features/small"), into=folder / "snapshots"
-    )
+    inputs = InputColumns(numeric=("x0", "x1", "x2"), categorical=tuple(categorical))
+    split = split_by_time(keys, train=DAYS - 6, validation=2, holdout=4)
+    chosen = chosen_rows(shops, split, ROW_SPEC, inputs)
+    snapshot = build_snapshot(chosen, source=SourceValues(table="features/small"), into=folder / "snapshots")
     changes = {
         "epochs": 6,
         "global_batch": 128,
@@ -172,7 +170,7 @@ def trained(
     holdout = snapshot.read("holdout")
     scores = predict(run.model.eval(), "binary", holdout)
     losses = -np.log(np.where(holdout.label == 1, scores, 1 - scores))
-    is_new = chosen.of("holdout")["shop"].cast(pl.Int64).to_numpy() >= SHOPS
+    is_new = taken(chosen, "holdout")["shop"].cast(pl.Int64).to_numpy() >= SHOPS
     after = [table.weight.detach() for table in run.model.core.embeddings]
     return ShopModel(float(losses[~is_new].mean()), float(losses[is_new].mean()), before + after)
 

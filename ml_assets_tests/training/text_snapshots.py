@@ -7,12 +7,11 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import RowSpec
+from ml_assets.data.snapshots.spec import InputColumns, RowSpec
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.extras.drills.fixture import FIRST_DAY, ROW_SPEC
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from ml_assets_tests.training.small_jobs import split_of
 
 SPEC = RowSpec(
@@ -52,14 +51,10 @@ def text_table(days: int = 10, rows_a_day: int = 30) -> pl.DataFrame:
     ).with_columns(known_at.alias("label_known_at"))
 
 
-def text_snapshot(
-    into: Path, table: pl.DataFrame | pl.LazyFrame | None = None, shard_bytes: int = 60_000
-) -> Snapshot:
+def text_snapshot(into: Path, table: pl.DataFrame | None = None, shard_bytes: int = 60_000) -> Snapshot:
     """Several shards to train on."""
     table = text_table() if table is None else table
-    split = split_of(table.lazy().select("date").collect())
-    chosen = choose_rows(table, split, SPEC)
-    fitted = fit(chosen.of("train"), ["length"], ())
+    chosen = chosen_rows(table, split_of(table), SPEC, InputColumns(numeric=("length",)))
     return build_snapshot(
-        chosen, fitted, source=SourceValues(table="features/small"), into=into, shard_bytes=shard_bytes
+        chosen, source=SourceValues(table="features/small"), into=into, shard_bytes=shard_bytes
     )

@@ -13,10 +13,10 @@ import numpy as np
 import polars as pl
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, split_by_time
 from ml_assets.data.snapshots.split_reader import SourceValues
 
 FEW, MANY = 100, 3_000
@@ -52,10 +52,14 @@ def seconds_of(rows: int, columns: int) -> float:
     keys = table["date"].unique().sort().cast(pl.String).to_list()
     source = SourceValues(table="features/wide", columns=("label",), partitions={"2024-01-01": "0" * 32})
     with tempfile.TemporaryDirectory() as folder:
+        partitions = store_partitions(table, spec.partition, Path(folder) / "table")
+        split, inputs = (
+            split_by_time(keys, train=16, validation=2, holdout=2),
+            InputColumns(numeric=tuple(names)),
+        )
         began = time.process_time()
-        chosen = choose_rows(table, split_by_time(keys, train=16, validation=2, holdout=2), spec)
-        fitted = fit(chosen.of("train"), names, [])
-        build_snapshot(chosen, fitted, source=source, into=Path(folder))
+        chosen = choose_rows(partitions, split, spec, inputs, into=Path(folder) / "snapshots")
+        build_snapshot(chosen, source=source, into=Path(folder) / "snapshots")
         return time.process_time() - began
 
 

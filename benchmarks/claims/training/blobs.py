@@ -17,10 +17,10 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.model.training.data.batches import SplitReader
 from ml_assets.model.training.data.order import RowOrder
@@ -60,14 +60,16 @@ def write_snapshot(folder: Path, pictures: np.ndarray) -> Snapshot:
         cutoffs=Cutoffs.all_at(datetime(2024, 2, 1, tzinfo=UTC)),
         blob="picture",
     )
-    chosen = choose_rows(table, Split(train=DAYS[:1], validation=DAYS[1:2], holdout=DAYS[2:]), spec)
-    return build_snapshot(
-        chosen,
-        fit(chosen.of("train"), ["x"], ()),
-        source=SourceValues(table="features/benchmark"),
-        into=folder,
-        shard_bytes=16 * 2**20,
-    )
+    with tempfile.TemporaryDirectory() as stored:
+        chosen = choose_rows(
+            store_partitions(table, spec.partition, Path(stored)),
+            Split(train=DAYS[:1], validation=DAYS[1:2], holdout=DAYS[2:]),
+            spec,
+            InputColumns(numeric=("x",)),
+            into=folder,
+        )
+        source = SourceValues(table="features/benchmark")
+        return build_snapshot(chosen, source=source, into=folder, shard_bytes=16 * 2**20)
 
 
 class Files(Dataset[torch.Tensor]):

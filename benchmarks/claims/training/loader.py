@@ -22,10 +22,10 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks._report import Result, emit, interleave, parse_args
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import SHARD_BYTES, build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues, open_snapshot
 from ml_assets.model.training.data.batches import Batch, SplitReader
 from ml_assets.model.training.data.order import RowOrder
@@ -56,11 +56,16 @@ def write_snapshot(folder: Path, rows: int, shard_bytes: int = SHARD_BYTES) -> S
         cutoffs=Cutoffs.all_at(datetime(2024, 2, 1, tzinfo=UTC)),
     )
     days = [str(day) for day in DAYS]
-    chosen = choose_rows(table, Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)), spec)
-    fitted = fit(chosen.of("train"), names, ())
-    return build_snapshot(
-        chosen, fitted, source=SourceValues(table="features/small"), into=folder, shard_bytes=shard_bytes
-    )
+    with tempfile.TemporaryDirectory() as stored:
+        chosen = choose_rows(
+            store_partitions(table, spec.partition, Path(stored)),
+            Split(train=(days[0],), validation=(days[1],), holdout=(days[2],)),
+            spec,
+            InputColumns(numeric=tuple(names)),
+            into=folder,
+        )
+        source = SourceValues(table="features/small")
+        return build_snapshot(chosen, source=source, into=folder, shard_bytes=shard_bytes)
 
 
 def open_training(snapshot: Snapshot) -> tuple[SplitReader, RowOrder]:

@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from torch import distributed, nn
 
 from benchmarks._report import Result, emit, parse_args
-from ml_assets.data.features.encoding import fit as encode
 from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, split_by_time
 from ml_assets.data.snapshots.split_reader import InputSpec, SourceValues
 from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.loop import fit
@@ -124,12 +124,15 @@ def train(
     """Train on the first days of `table`; return the losses on the last ones."""
     keys = table["date"].unique().sort().cast(pl.String).to_list()
     split = split_by_time(keys, train=TRAIN_DAYS, validation=VALIDATION_DAYS, holdout=HOLDOUT_DAYS)
-    chosen = choose_rows(table, split, ROW_SPEC)
-    fitted = encode(chosen.of("train"), ["x0", "x1", "x2"], categorical)
-    snapshot = build_snapshot(
-        chosen, fitted, source=SourceValues(table="features/small"), into=folder / "snapshots"
+    chosen = choose_rows(
+        store_partitions(table, ROW_SPEC.partition, folder / "table"),
+        split,
+        ROW_SPEC,
+        InputColumns(numeric=("x0", "x1", "x2"), categorical=tuple(categorical)),
+        into=folder / "snapshots",
     )
-    steps_per_epoch = -(-chosen.of("train").height // BATCH)
+    snapshot = build_snapshot(chosen, source=SourceValues(table="features/small"), into=folder / "snapshots")
+    steps_per_epoch = -(-chosen.rows("train") // BATCH)
     job = TrainingJob(
         model="shops",
         partition=keys[-1],
@@ -157,7 +160,7 @@ def train(
     fit(run, RowLog(folder, 1, 0), StopRequest(), Heartbeat(0))
     holdout = snapshot.read("holdout")
     scores = predict(run.model.eval(), "binary", holdout)
-    return losses_of(scores, chosen.of("holdout"))
+    return losses_of(scores, pl.concat(chosen.parts("holdout", ["is_new"])))
 
 
 def losses_of(scores: NDArray[np.float64], holdout: pl.DataFrame) -> Losses:

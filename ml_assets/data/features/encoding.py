@@ -8,8 +8,9 @@ way. Not here: features that need other rows (`rolling`, `point_in_time`), filli
 import hashlib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -17,7 +18,10 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.categories import NotACategory, category_texts
+from ml_assets.data.features.sorted_runs import VALUE, median
 
+ROWS = "rows"
+"""Column of `counted_texts`."""
 UNKNOWN = 0
 """Id of a category that is null or was too rare in the training rows."""
 
@@ -100,6 +104,11 @@ class CategoricalState:
         """Number of ids, `UNKNOWN` included: the size of an embedding."""
         return len(self.vocabulary) + 1
 
+    @cached_property
+    def words(self) -> pl.Series:
+        """The vocabulary as a column. Made once: of ten million words it takes a second."""
+        return pl.Series(self.vocabulary, dtype=pl.String)
+
 
 @dataclass(frozen=True, kw_only=True)
 class FittedState:
@@ -149,7 +158,7 @@ class FittedState:
             numeric[:, i] = column.standardised(_floats(frame[column.name]).to_numpy())
         category = np.empty((frame.height, len(self.categorical)), dtype=np.int32)
         for i, state in enumerate(self.categorical):
-            category[:, i] = _ids(frame[state.name], state.vocabulary).to_numpy()
+            category[:, i] = _ids(frame[state.name], state.words).to_numpy()
         return numeric, category
 
 
@@ -164,8 +173,13 @@ def fit(
     """
     require_columns(frame, numeric, categorical)
     return FittedState(
-        numeric=tuple(_fit_numeric(frame[name]) for name in numeric),
-        categorical=tuple(_fit_categorical(frame[name], min_count) for name in categorical),
+        numeric=tuple(
+            fit_numeric(name, frame.schema[name], frame.height, [sorted_numbers(frame[name])])
+            for name in numeric
+        ),
+        categorical=tuple(
+            fit_categorical(name, [counted_texts(frame[name])], min_count) for name in categorical
+        ),
     )
 
 
@@ -200,69 +214,108 @@ def require_columns(frame: pl.DataFrame, numeric: Sequence[str], categorical: Se
             )
 
 
-def _fit_numeric(column: pl.Series) -> NumericState:
-    if column.dtype.is_integer() and max(map(abs, _extremes(column)), default=0) > _EXACT:
+def sorted_numbers(column: pl.Series) -> NDArray[Any]:
+    """Return the known values of a numeric column, ascending, in a type of numpy that holds each of them."""
+    if column.dtype.is_integer() or column.dtype.is_float():
+        values = column.drop_nulls().to_numpy()
+    else:
+        values = column.drop_nulls().cast(pl.UInt8 if column.dtype == pl.Boolean else pl.Float64).to_numpy()
+    values = np.sort(values)  # NaN comes last
+    if values.dtype.kind != "f":
+        return values
+    return values[: np.searchsorted(values, np.nan)]
+
+
+def counted_texts(column: pl.Series) -> pl.DataFrame:
+    """Return the categories of a column as texts, `VALUE`, ascending, and the number of their rows, `ROWS`.
+
+    Raises `EncodingError` for a type that no category can have.
+    """
+    return _texts(column).drop_nulls().alias(VALUE).value_counts(name=ROWS).sort(VALUE)
+
+
+def fit_numeric(name: str, dtype: pl.DataType, rows: int, runs: Sequence[NDArray[Any]]) -> NumericState:
+    """Fit the column `name` of type `dtype` on `rows` rows, whose known values are `runs` (`sorted_numbers`).
+
+    The sums of the runs are added exactly, so their order does not matter. Raises `EncodingError`.
+    """
+    runs = [run for run in runs if len(run)]
+    if not runs:
         raise EncodingError(
-            f"column {column.name!r} holds whole numbers beyond 2^53 in the training rows, which float64 rounds: list "
-            "it as categorical, or subtract a constant in the feature function",
-            "whole numbers",
-            column.name,
-        )
-    values = _floats(column).to_numpy()
-    known = values[~np.isnan(values)]
-    if known.size == 0:
-        raise EncodingError(
-            f"column {column.name!r} has no value in the training rows: remove it from the model's numeric "
+            f"column {name!r} has no value in the training rows: remove it from the model's numeric "
             f"inputs, or train on a window where it is known",
             "no value",
-            column.name,
+            name,
         )
-    if np.isinf(known).any():
+    least, most = min(run[0] for run in runs), max(run[-1] for run in runs)
+    if dtype.is_integer() and max(abs(int(least)), abs(int(most))) > _EXACT:
         raise EncodingError(
-            f"column {column.name!r} has infinite values in the training rows: "
+            f"column {name!r} holds whole numbers beyond 2^53 in the training rows, which float64 rounds: list "
+            "it as categorical, or subtract a constant in the feature function",
+            "whole numbers",
+            name,
+        )
+    least, most = float(least), float(most)
+    if math.isinf(least) or math.isinf(most):
+        raise EncodingError(
+            f"column {name!r} has infinite values in the training rows: "
             "make them null in the feature function",
             "infinite",
-            column.name,
+            name,
         )
-    fill = float(np.median(known))
+    fill = median(runs)
     # Distances from the median, in units of the largest distance: no square underflows or overflows.
-    with np.errstate(over="ignore"):
-        distances = np.where(np.isnan(values), 0.0, values - fill)
-        largest = float(np.abs(distances).max())
-    if np.isinf(largest) or np.isinf(fill):
+    largest = max(most - fill, fill - least)
+    if math.isinf(largest) or math.isinf(fill):
         raise EncodingError(
-            f"column {column.name!r} holds values from {known.min():g} to {known.max():g}: float64 cannot hold their "
+            f"column {name!r} holds values from {least:g} to {most:g}: float64 cannot hold their "
             "differences. Make extreme values null in the feature function",
             "range",
-            column.name,
+            name,
         )
-    if largest <= _rounding(column.dtype) * float(np.abs(known).max()):
-        return NumericState(name=column.name, fill=fill, mean=fill, scale=1.0)
+    if largest <= _rounding(dtype) * max(abs(least), abs(most)):
+        return NumericState(name=name, fill=fill, mean=fill, scale=1.0)
+    sums = [_sums(run, fill, largest) for run in runs]
+    # A missing value is filled, so its distance is 0. The mean of the distances is at most one standard deviation, so
+    # the difference of squares loses no digits.
+    mean = math.fsum(one for one, _ in sums) / rows
+    deviation = math.sqrt(math.fsum(one for _, one in sums) / rows - mean**2)
+    _refuse_dwarfed(name, runs, fill, _LEAST_SPREAD * deviation * largest)
+    scale = float(f"{largest * deviation:.{_SIGNIFICANT_DIGITS}g}")
+    return NumericState(name=name, fill=fill, mean=fill + _rounded(largest * mean, scale), scale=scale)
+
+
+def _sums(run: NDArray[Any], fill: float, largest: float) -> tuple[float, float]:
+    """Return the sums of distances from the median, in units of the largest, and of their squares."""
+    distances = run.astype(np.float64)
+    distances -= fill
     distances /= largest
-    _refuse_dwarfed(column.name, known, distances)
-    scale = float(f"{largest * distances.std():.{_SIGNIFICANT_DIGITS}g}")
-    mean = fill + _rounded(largest * float(distances.mean()), scale)
-    return NumericState(name=column.name, fill=fill, mean=mean, scale=scale)
+    total = float(distances.sum())
+    np.square(distances, out=distances)
+    return total, float(distances.sum())
 
 
-def _extremes(column: pl.Series) -> list[int]:
-    return [int(one) for one in (column.min(), column.max()) if isinstance(one, int)]
-
-
-def _refuse_dwarfed(name: str, known: NDArray[np.float64], distances: NDArray[np.float64]) -> None:
+def _refuse_dwarfed(name: str, runs: Sequence[NDArray[Any]], fill: float, least: float) -> None:
     """Raise `EncodingError` if one value is so far away that the others become one number for a model in float32.
 
-    `distances` from the median, in units of the largest. A missing marker such as 1e300, or the largest int64, sets the
-    scale of the column alone.
+    That is so if most values other than the median are nearer to it than `least`. A missing marker such as 1e300, or
+    the largest int64, sets the scale of the column alone.
     """
-    from_median = np.abs(distances)
-    typical = float(np.median(from_median[from_median > 0]))
-    if typical >= _LEAST_SPREAD * float(distances.std()):
+    near = others = 0
+    for run in runs:
+        values = run.astype(np.float64, copy=False)
+        equal = np.searchsorted(values, fill, "right") - np.searchsorted(values, fill, "left")
+        inside = np.searchsorted(values, fill + least, "left") - np.searchsorted(
+            values, fill - least, "right"
+        )
+        near += max(0, int(inside - equal))
+        others += int(len(values) - equal)
+    if 2 * near <= others:
         return
-    extreme = known.max() if abs(known.max()) > abs(known.min()) else known.min()
+    extreme = max((run[place] for run in runs for place in (0, -1)), key=lambda one: abs(float(one)))
     raise EncodingError(
-        f"column {name!r} holds {extreme:g} in the training rows, beside which float32 cannot tell the other values "
-        f"apart (their median is {np.median(known):g}). Make such values null in the feature function, and bound the "
+        f"column {name!r} holds {float(extreme):g} in the training rows, beside which float32 cannot tell the other "
+        f"values apart (their median is {fill:g}). Make such values null in the feature function, and bound the "
         "column in the contract (`ge`, `le`)",
         "outlier",
         name,
@@ -277,19 +330,24 @@ def _rounding(dtype: pl.DataType) -> float:
     return _ROUNDING_STEPS * float(np.finfo(of_type).eps)
 
 
-def _fit_categorical(column: pl.Series, min_count: int) -> CategoricalState:
-    counts = _texts(column).drop_nulls().value_counts(name="rows")
-    frequent = counts.filter(pl.col("rows") >= min_count)[column.name]
-    return CategoricalState(name=column.name, vocabulary=tuple(frequent.sort().to_list()))
+def fit_categorical(name: str, counts: Iterable[pl.DataFrame], min_count: int) -> CategoricalState:
+    """Fit the column `name` on `counts` (`counted_texts`) of all its rows, in ranges of texts that ascend.
+
+    A text may be in several rows of one range.
+    """
+    vocabulary: list[str] = []
+    for some in counts:
+        summed = some.group_by(VALUE).agg(pl.col(ROWS).cast(pl.Int64).sum())
+        vocabulary += summed.filter(pl.col(ROWS) >= min_count)[VALUE].sort().to_list()
+    return CategoricalState(name=name, vocabulary=tuple(vocabulary))
 
 
 def _floats(column: pl.Series) -> pl.Series:
     return column.cast(pl.Float64).fill_null(float("nan"))
 
 
-def _ids(column: pl.Series, vocabulary: tuple[str, ...]) -> pl.Series:
-    ids = pl.Series(range(1, len(vocabulary) + 1), dtype=pl.Int32)
-    words = pl.Series(vocabulary, dtype=pl.String)
+def _ids(column: pl.Series, words: pl.Series) -> pl.Series:
+    ids = pl.int_range(1, len(words) + 1, dtype=pl.Int32, eager=True)
     return _texts(column).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
 
 

@@ -2,13 +2,13 @@
 
 The rows of a split are chosen once, when the snapshot is made, and an evaluation reads the rows that its index names.
 An index file is one delta-encoded Parquet file, in which row numbers of whole partitions take almost no space. Here:
-distributing rows over shards, writing a folder that is either complete or absent, and reading index and fitted state
-back. Not here: choosing rows (row_choice), fitting (features.encoding), the rows for training (split_reader).
+the number of shards, writing a folder that is either complete or absent, and reading index and fitted state back. Not
+here: choosing rows and fitting (row_choice), the rows of a shard (scatter), the rows for training (split_reader).
 """
 
 import errno
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -17,18 +17,18 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.features.encoding import FittedState, class_ids
-from ml_assets.data.snapshots.row_choice import LIST, ROW, WEIGHT, ChosenRows
-from ml_assets.data.snapshots.shards import MEMBER_BYTES, ArchiveWriter, Blobs, Rows, write_rows
+from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.snapshots.disk_room import disk_room
+from ml_assets.data.snapshots.row_choice import ROW, ChosenRows
+from ml_assets.data.snapshots.scatter import Cut, Gather, Layout, Scatter, gather, scatter, taken_file
+from ml_assets.data.snapshots.shards import MEMBER_BYTES
 from ml_assets.data.snapshots.spec import SnapshotError
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
     MANIFEST,
     REBUILD,
     SPLITS,
-    Archive,
     InputSpec,
-    Shard,
     ShardChanged,
     Snapshot,
     SourceValues,
@@ -47,33 +47,52 @@ _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest o
 _parquet: Any = import_module("pyarrow.parquet")
 _COLUMN = "row"
 """Column of an index file."""
+_ROW_GROUP = 2**20
+"""Rows of a row group of an index file."""
 SHARD_BYTES = 128 * 2**20
 """Approximate bytes of a shard: large enough to stream, small enough to map, shuffle and send alone."""
 
 
 def build_snapshot(
-    chosen: ChosenRows,
-    fitted: FittedState,
-    *,
-    source: SourceValues,
-    into: Path,
-    shard_bytes: int = SHARD_BYTES,
+    chosen: ChosenRows, *, source: SourceValues, into: Path, shard_bytes: int = SHARD_BYTES
 ) -> Snapshot:
-    """Write `chosen`, encoded by `fitted`, as a snapshot folder in `into`, named by its digest.
+    """Write `chosen`, encoded by its fitted state, as a snapshot folder in `into`, named by its digest.
 
     `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
-    list. If rows have blobs, an archive lies beside each shard. Raises `EncodingError` if a column is missing or of the
-    wrong kind.
+    list. If rows have blobs, an archive lies beside each shard. One partition or one shard is in memory at a time.
+    Raises `EncodingError` if float32 cannot hold a standardised number, and `DiskTooSmall`.
     """
+    fitted = chosen.fitted
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
     schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
-    with unfinished_folder(into) as building:
-        blobs = _write_archives(building, chosen, fitted, shard_bytes)
+    layout = _layout(chosen, shard_bytes)
+    with (
+        unfinished_folder(into) as building,
+        disk_room(building, _bytes_needed(chosen, layout)),
+    ):
+        scattered = building / "scattered"
+        scattered.mkdir()
+        orders = list(_orders(chosen, layout, scattered))
+        for order in orders:
+            scatter(order)
+        sources = tuple(order.to for order in orders)
         shards = tuple(
-            _write_shard(building, split, name, _rows(chosen, part, fitted, blobs.get(name)), schema)
-            for split, name, part in _deal(chosen, fitted, shard_bytes)
+            gather(
+                Gather(
+                    sources=sources,
+                    layout=layout,
+                    schema=schema,
+                    split=split,
+                    number=cut.before + i,
+                    folder=building,
+                )
+            )
+            for split, cut in layout.cuts.items()
+            for i in range(cut.shards)
         )
+        splits = tuple(write_index(building, split, _taken(sources, split)) for split in SPLITS)
+        shutil.rmtree(scattered)
         snapshot = Snapshot(
             folder=building,
             source=source,
@@ -85,10 +104,7 @@ def build_snapshot(
             weight=chosen.spec.weight or "",
             cutoffs=chosen.spec.cutoffs.in_words,
             index=chosen.index(),
-            splits=tuple(
-                write_index(building, split, chosen.of(split)[ROW].to_numpy().astype(np.int64))
-                for split in SPLITS
-            ),
+            splits=splits,
             shards=shards,
         )
         (building / FITTED).write_text(fitted.to_json())
@@ -109,93 +125,54 @@ def input_spec(fitted: FittedState, blob: str = "", vocabulary: int = 0) -> Inpu
     )
 
 
-def _deal(
-    chosen: ChosenRows, fitted: FittedState, shard_bytes: int
-) -> Iterator[tuple[SplitName, str, pl.DataFrame]]:
-    """Yield split, name and rows of each shard."""
+def _layout(chosen: ChosenRows, shard_bytes: int) -> Layout:
+    """Return the shards of each split: as many as its bytes need, but at most one for each row or list."""
+    fitted, cuts = chosen.fitted, dict[SplitName, Cut]()
     for split in SPLITS:
-        frame, blob_bytes = chosen.of(split), chosen.blob_bytes(split)
-        units = _units(frame)
-        row_bytes = 4 * (len(fitted.numeric) + len(fitted.categorical)) + 12 + 4 * (WEIGHT in frame.columns)
+        row_bytes = (
+            4 * (len(fitted.numeric) + len(fitted.categorical)) + 12 + 4 * (chosen.spec.weight is not None)
+        )
+        blob_bytes = chosen.blob_bytes(split)
         row_bytes += blob_bytes and blob_bytes + MEMBER_BYTES
-        shards = min(max(1, round(frame.height * row_bytes / shard_bytes)), len(units))
-        for i in range(shards):
-            if split == "train":
-                # Take every n-th row (or list), so that each shard has rows of the whole window. Then shuffling the
-                # shards and the rows inside each is a good shuffle, although a batch rarely mixes shards.
-                part = units[i::shards]
-            else:
-                part = units[len(units) * i // shards : len(units) * (i + 1) // shards]
-            rows = part if isinstance(part, np.ndarray) else np.concatenate(part)
-            yield split, f"{split}-{i:05d}", frame[rows]
+        units = chosen.units(split)
+        shards = min(max(1, round(chosen.rows(split) * row_bytes / shard_bytes)), units)
+        cuts[split] = Cut(units=units, shards=shards, before=sum(cut.shards for cut in cuts.values()))
+    return Layout(spec=chosen.spec, fitted=fitted, cuts=cuts)
 
 
-def _units(frame: pl.DataFrame) -> NDArray[np.intp] | list[NDArray[np.intp]]:
-    """Return the numbers of the rows of each part of `frame` that no shard divides: a row, or the rows of a list."""
-    if LIST not in frame.columns:
-        return np.arange(frame.height)
-    of_row = frame[LIST].to_numpy()
-    by_list = np.argsort(of_row, kind="stable")
-    return np.split(by_list, np.flatnonzero(np.diff(of_row[by_list])) + 1)
+def _bytes_needed(chosen: ChosenRows, layout: Layout) -> int:
+    """Return the bytes of a snapshot while it is built: its rows and blobs twice, and places of shards."""
+    rows = sum(chosen.rows(split) for split in SPLITS)
+    blobs = sum(sum(one.archive_bytes.values()) for one in chosen.facts)
+    heads = 8 * (layout.shards + 1) * len(chosen.partitions) * (2 if chosen.spec.blob else 1)
+    return 2 * (rows * layout.record.itemsize + blobs) + heads
 
 
-def _write_archives(
-    folder: Path, chosen: ChosenRows, fitted: FittedState, shard_bytes: int
-) -> dict[str, Blobs]:
-    """Write the blobs of each shard, in one pass over the table; return them by shard name, empty without blobs."""
-    if chosen.blob is None:
-        return {}
-    writers: list[tuple[str, ArchiveWriter]] = []
-    writer_of = np.full(int(chosen.frame[ROW].to_numpy()[-1]) + 1, -1)  # of each row of the table
-    for _, name, part in _deal(chosen, fitted, shard_bytes):
-        writer_of[part[ROW].to_numpy()] = len(writers)
-        writers.append((name, ArchiveWriter(folder / f"{name}.tar")))
-    for first, blobs in chosen.blobs():
-        numbers = writer_of[first : first + len(blobs)]
-        for number, (_, writer) in enumerate(writers):
-            mine = np.flatnonzero(numbers == number)
-            if mine.size:
-                writer.add((first + mine).tolist(), blobs.gather(mine).to_list())
-    return {name: writer.finish() for name, writer in writers}
+def _orders(chosen: ChosenRows, layout: Layout, folder: Path) -> Iterator[Scatter]:
+    """Yield the order of each partition that has taken rows."""
+    units = dict.fromkeys(SPLITS, 0)
+    for number, (partition, facts, begin) in enumerate(
+        zip(chosen.partitions, chosen.facts, chosen.begins, strict=True)
+    ):
+        if facts.taken:
+            yield Scatter(
+                partition=partition,
+                split=chosen.split,
+                layout=layout,
+                weights=chosen.weights,
+                begin=begin,
+                units=dict(units),
+                to=folder / f"{number:06d}",
+            )
+        for split, more in facts.units.items():
+            units[split] += more
 
 
-def _rows(chosen: ChosenRows, part: pl.DataFrame, fitted: FittedState, blobs: Blobs | None) -> Rows:
-    numeric, category = fitted.encode(part)
-    rows = part[ROW].to_numpy().astype(np.int64)
-    in_table = np.argsort(np.argsort(rows))
-    return Rows(
-        numeric=numeric,
-        category=category,
-        label=_labels(part[chosen.spec.label], fitted),
-        row=rows,
-        lists=part[LIST].to_numpy().astype(np.int64) if LIST in part.columns else None,
-        weight=part[WEIGHT].to_numpy().astype(np.float32) if WEIGHT in part.columns else None,
-        blobs=None
-        if blobs is None
-        else blobs.reordered(in_table),  # they were added in the order of the table
-    )
-
-
-def _labels(column: pl.Series, fitted: FittedState) -> NDArray[np.float32]:
-    """Return the labels, or the numbers of their classes, which float32 holds exactly."""
-    numbers = class_ids(column, fitted.classes) if fitted.classes else column
-    return numbers.cast(pl.Float32).to_numpy()
-
-
-def _write_shard(folder: Path, split: SplitName, name: str, rows: Rows, schema: str) -> Shard:
-    path, archive = folder / f"{name}.arrow", folder / f"{name}.tar"
-    write_rows(path, rows, schema)
-    return Shard(
-        split=split,
-        path=path.name,
-        sha256=file_sha256(path),
-        rows=len(rows),
-        lists=None if rows.lists is None else len(np.unique(rows.lists)),
-        bytes=path.stat().st_size,
-        blobs=None
-        if rows.blobs is None
-        else Archive(path=archive.name, sha256=file_sha256(archive), bytes=archive.stat().st_size),
-    )
+def _taken(sources: Iterable[Path], split: SplitName) -> Iterator[NDArray[np.int64]]:
+    """Yield the numbers of the rows of a split, partition by partition."""
+    for source in sources:
+        if (path := taken_file(source, split)).exists():
+            yield np.fromfile(path, dtype=np.int64)
 
 
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
@@ -225,14 +202,25 @@ def _is_whole(folder: Path, snapshot: Snapshot) -> bool:
     return True
 
 
-def write_index(folder: Path, split: SplitName, rows: NDArray[np.int64]) -> SplitIndex:
-    """Write the index of a split: ascending row numbers of the table, 0-based."""
+def write_index(folder: Path, split: SplitName, parts: Iterable[NDArray[np.int64]]) -> SplitIndex:
+    """Write the index of a split: ascending row numbers of the table, 0-based, in `parts` of any size."""
     path = folder / index_name(split)
-    table = _pa.table({_COLUMN: _pa.array(rows, _pa.int64())})
+    schema = _pa.schema([(_COLUMN, _pa.int64())])
     encoding = {_COLUMN: "DELTA_BINARY_PACKED"}
-    _parquet.write_table(table, path, use_dictionary=False, column_encoding=encoding, compression="zstd")
+    rows, rest = 0, np.empty(0, dtype=np.int64)
+    with _parquet.ParquetWriter(
+        path, schema, use_dictionary=False, column_encoding=encoding, compression="zstd"
+    ) as writer:
+        for part in parts:
+            rows += len(part)
+            rest = np.concatenate([rest, part])
+            while len(rest) >= _ROW_GROUP:  # so that the parts leave no trace in the file
+                writer.write_table(_pa.table([rest[:_ROW_GROUP]], schema=schema))
+                rest = rest[_ROW_GROUP:]
+        if len(rest) or not rows:
+            writer.write_table(_pa.table([rest], schema=schema))
     return SplitIndex(
-        split=split, path=path.name, sha256=file_sha256(path), rows=len(rows), bytes=path.stat().st_size
+        split=split, path=path.name, sha256=file_sha256(path), rows=rows, bytes=path.stat().st_size
     )
 
 

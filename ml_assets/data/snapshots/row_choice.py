@@ -1,57 +1,58 @@
-"""Choice of a snapshot's rows from a feature table, with the reasons for leaving out others.
+"""Choice of a snapshot's rows from the partitions of a feature table, with the reasons for leaving out others.
 
-A row is taken if its partition is in a split, its label was known by that split's cutoff, it has a blob (if rows have
-blobs) and a weight above 0 (if rows have weights). If rows form lists, a list is taken with all of its rows or not at
-all. Blobs are never in memory all at once. Not here: choosing the partitions (spec), writing the rows (builder).
+One partition is in memory at a time. Its facts (survey) are summed here: rows without which nothing can be trained are
+refused by name, and columns are fitted. Not here: the rules for a row (row_rules), choosing the partitions (spec),
+writing the rows (builder).
 """
 
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
 
+import numpy as np
 import polars as pl
 
-from ml_assets.data.features.encoding import class_ids, fit_classes
-from ml_assets.data.snapshots.spec import RowSpec, Split
+from ml_assets.data.features.encoding import (
+    FittedState,
+    class_ids,
+    counted_texts,
+    fit_categorical,
+    fit_classes,
+    fit_numeric,
+    require_columns,
+)
+from ml_assets.data.features.sorted_runs import RUN, VALUE, map_texts, merged
+from ml_assets.data.snapshots.disk_room import disk_room
+from ml_assets.data.snapshots.partitions import PartitionFiles
+from ml_assets.data.snapshots.row_rules import (
+    KEY,
+    NAMED,
+    REASON,
+    REASONS,
+    ROW,
+    SPLIT,
+    Named,
+    checks_of,
+    marked_rows,
+    named_rows,
+    require_roles,
+)
+from ml_assets.data.snapshots.spec import InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
-from ml_assets.foundation.objective_facts import Labels, facts_of
+from ml_assets.data.snapshots.survey import FIRST, MOST_CLASSES, PartitionFacts, Survey, survey
+from resources.files import unfinished_folder
 from resources.words import counted, name_some
 
-NO_LABEL = "label unknown"
-LABEL_TOO_LATE = "label known after the cutoff"
-NO_BLOB = "blob missing"
-NO_WEIGHT = "weight is 0"
-LIST_LACKS_ROWS = "list without all of its rows"
-"""A row of the same list is left out. Without that row the others would be easier to order than they were."""
-ROW = "_row"
-"""Column of `ChosenRows.of`: number of the row in the table, 0-based."""
 LIST = "_list"
-"""Column of `ChosenRows.of`: number of the first taken row of the row's list. Only if rows form lists."""
+"""Column: number of the first taken row of the row's list. Only if rows form lists."""
 WEIGHT = "_weight"
-"""Column of `ChosenRows.of`: weight of the row, divided by the mean weight of the split. Only if rows have weights."""
-_KEY, _SPLIT, _REASON, _BLOB_BYTES = "_key", "_split", "_reason", "_blob_bytes"
-_VALUE = "_value"
+"""Column: weight of the row, divided by the mean weight of the split. Only if rows have weights."""
 _LEAST_WEIGHT = 2.0**-126
 """Smallest normal float32."""
-MOST_CLASSES = 256
-"""Classes that a label may have."""
-_LEGAL: dict[Labels, tuple[Callable[[pl.Expr], pl.Expr], str, str]] = {
-    "zero or one": (lambda label: label.is_in([0.0, 1.0]).not_(), "neither 0 nor 1", "0 or 1"),
-    "counts": (
-        lambda label: (label < 0) | (label != label.floor()),
-        "negative or not a whole number",
-        "a count",
-    ),
-    "relevance": (lambda label: label < 0, "negative", "0 or more"),
-    "numbers of tokens": (
-        lambda label: (label < 1) | (label != label.floor()),
-        "less than 1 or not a whole number",
-        "the number of tokens to predict",
-    ),
-}
-"""Labels that must be special numbers → which are illegal, in words, and words for legal ones."""
-_NAMED = 3
-"""Rows that an error names."""
 _BLOBS_AT_ONCE = 64 * 2**20
 """Approximate bytes of blobs to read from the table at once."""
 _BLOBS_AT_FIRST = 16
@@ -59,146 +60,186 @@ _BLOBS_AT_FIRST = 16
 
 
 @dataclass(frozen=True, kw_only=True)
+class WeightScale:
+    """Unit of the weights of a split."""
+
+    largest: float
+    mean: float
+    """Mean of the weights, divided by the largest. Divided first, because their sum may be infinite."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ChosenRows:
-    """Rows of the splits, in the order of the table."""
+    """Rows of the splits, in the order of the table. They stay in the files of their partitions."""
 
     split: Split
     spec: RowSpec
-    frame: pl.DataFrame
-    """All rows of the splits' partitions: the table's columns without binary columns, and helper columns."""
-    blob: pl.LazyFrame | None = None
-    """Column of blobs, for each row of the table; None if rows have no blobs."""
+    partitions: tuple[PartitionFiles, ...]
+    """In the order of the table."""
+    facts: tuple[PartitionFacts, ...]
+    """Facts of each partition."""
+    weights: Mapping[SplitName, WeightScale]
+    """Split → unit of its weights; empty if rows have none."""
+    fitted: FittedState
+    """Fitted on the training rows, or the state that was given."""
 
-    def of(self, split: SplitName) -> pl.DataFrame:
-        """Return the rows taken into `split`, in the order of the table, with the columns of the table and `ROW`.
+    @property
+    def begins(self) -> list[int]:
+        """Number of the first row of each partition in the table."""
+        return [0, *accumulate(one.rows for one in self.facts)][:-1]
+
+    def rows(self, split: SplitName) -> int:
+        """Return the number of rows taken into `split`."""
+        return sum(one.taken.get(split, 0) for one in self.facts)
+
+    def units(self, split: SplitName) -> int:
+        """Return the number of parts of `split` that no shard divides: rows, or lists."""
+        return sum(one.units.get(split, 0) for one in self.facts)
+
+    def parts(self, split: SplitName, columns: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
+        """Yield the rows taken into `split`, partition by partition: the columns that the rules read, `columns`, `ROW`,
+        and `LIST` and `WEIGHT` if rows have them.
 
         `Snapshot.read` returns validation and holdout rows in the same order, or list by list. Training rows are spread
         over shards.
         """
-        taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
-        if self.spec.group is not None:
-            taken = taken.with_columns(pl.col(ROW).min().over(self.spec.group).alias(LIST))
-        if self.spec.weight is not None:
-            # Their sum is the number of rows, so that learning rates and losses keep their meaning in any unit.
-            weight = pl.col(self.spec.weight).cast(pl.Float64)
-            weight = weight / weight.max()  # first, because the sum of the weights themselves may be infinite
-            taken = taken.with_columns((weight / weight.mean()).alias(WEIGHT))
-        return taken.drop(_KEY, _SPLIT, _REASON, _BLOB_BYTES, strict=False)
+        for partition, facts, begin in zip(self.partitions, self.facts, self.begins, strict=True):
+            if facts.taken.get(split):
+                frame, _ = marked_rows(partition, self.split, self.spec, columns)
+                yield taken_rows(frame, split, begin, self.spec, self.weights.get(split))
+
+    def few(self, split: SplitName, most: int, columns: Sequence[str] = ()) -> pl.DataFrame:
+        """Return at most `most` rows taken into `split`, evenly spread, as `parts` does. Other partitions than theirs
+        are not read."""
+        rows = self.rows(split)
+        places = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).round().astype(np.intp)
+        found: list[pl.DataFrame] = []
+        end = 0
+        for partition, facts, begin in zip(self.partitions, self.facts, self.begins, strict=True):
+            first, end = end, end + facts.taken.get(split, 0)
+            mine = places[(places >= first) & (places < end)] - first
+            if mine.size:
+                frame, _ = marked_rows(partition, self.split, self.spec, columns)
+                found.append(taken_rows(frame, split, begin, self.spec, self.weights.get(split))[mine])
+        return pl.concat(found)
+
+    def candidates(self, columns: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
+        """Yield all rows of the splits' partitions, taken or not, partition by partition."""
+        for partition, facts in zip(self.partitions, self.facts, strict=True):
+            if facts.in_splits:
+                yield marked_rows(partition, self.split, self.spec, columns)[0]
 
     def blob_bytes(self, split: SplitName) -> float:
         """Return the mean bytes of a blob over the rows taken into `split`; 0 if rows have no blobs."""
-        if self.blob is None:
-            return 0.0
-        taken = self.frame.filter((pl.col(_SPLIT) == split) & pl.col(_REASON).is_null())
-        return float(taken[_BLOB_BYTES].to_numpy().mean())
-
-    def blobs(self) -> Iterator[tuple[int, pl.Series]]:
-        """Yield the blobs of all rows of the table in order, in parts, each with the number of its first row."""
-        if self.blob is None:
-            return
-        mean = self.frame[_BLOB_BYTES].fill_null(0).to_numpy().mean()
-        rows, first = max(1, int(_BLOBS_AT_ONCE / max(mean, 1.0))), 0
-        while len(part := self.blob.slice(first, rows).collect().to_series()):
-            yield first, part
-            first += rows
+        return sum(one.blob_bytes.get(split, 0) for one in self.facts) / self.rows(split)
 
     def index(self) -> tuple[PartitionIndex, ...]:
         """Return the outcome of every partition, in the order of the splits."""
-        counts = self.frame.group_by(_KEY, _REASON).len("rows")
-        found = {(key, reason): int(rows) for key, reason, rows in counts.iter_rows()}
+        found = Counter[tuple[str, str | None]]()
+        for facts in self.facts:
+            found.update(facts.counts)
         splits = self.split.split_of
         return tuple(
             PartitionIndex(
                 key=key,
                 split=splits[key],
-                rows=found.get((key, None), 0),
-                excluded={
-                    reason: found[key, reason]
-                    for reason in (NO_LABEL, LABEL_TOO_LATE, NO_BLOB, NO_WEIGHT, LIST_LACKS_ROWS)
-                    if (key, reason) in found
-                },
+                rows=found[key, None],
+                excluded={reason: found[key, reason] for reason in REASONS if (key, reason) in found},
             )
             for key in self.split.keys
         )
 
 
-def choose_rows(features: pl.DataFrame | pl.LazyFrame, split: Split, spec: RowSpec) -> ChosenRows:
-    """Choose the rows of each split from `features`, which are in the order of their table.
+def taken_rows(
+    frame: pl.DataFrame, split: SplitName, begin: int, spec: RowSpec, scale: WeightScale | None
+) -> pl.DataFrame:
+    """Return the rows of a partition (`marked_rows`) that are taken into `split`; `begin` is the number of its first
+    row in the table."""
+    taken = frame.filter((pl.col(SPLIT) == split) & pl.col(REASON).is_null())
+    taken = taken.with_columns(pl.col(ROW) + begin).drop(KEY, SPLIT, REASON)
+    if spec.group is not None:
+        taken = taken.with_columns(pl.col(ROW).min().over(spec.group).alias(LIST))
+    if scale is not None and spec.weight is not None:
+        # Their sum is the number of rows, so that learning rates and losses keep their meaning in any unit.
+        weight = pl.col(spec.weight).cast(pl.Float64) / scale.largest / scale.mean
+        taken = taken.with_columns(weight.alias(WEIGHT))
+    return taken
 
-    Raises `SnapshotError` if a column is missing, a label is not a finite number or is illegal for the objective, a
-    weight is not a number from 0, all training rows have the same label, a time is not in UTC, blobs are not bytes, or
-    a split has no rows. The message names rows or partitions, and reasons.
+
+def choose_rows(
+    partitions: Sequence[PartitionFiles],
+    split: Split,
+    spec: RowSpec,
+    inputs: InputColumns | FittedState,
+    *,
+    into: Path,
+) -> ChosenRows:
+    """Choose the rows of each split from `partitions`, which are in the order of their table, and fit `inputs`.
+
+    A state that is already fitted is kept. Temporary files lie in a folder in `into`. Raises `SnapshotError` if a
+    column is missing, a label is not a finite number or is illegal for the objective, a weight is not a number from 0,
+    all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows; the
+    message names rows or partitions, and reasons. Raises `EncodingError` as `fit` does, and `DiskTooSmall`.
     """
-    table = features.lazy()
-    _check_columns(table.collect_schema(), spec)
-    bytes_of_rows = [name for name, dtype in table.collect_schema().items() if dtype == pl.Binary]
-    sized = table.with_row_index(ROW)
-    if spec.blob:
-        sized = sized.with_columns(pl.col(spec.blob).bin.size().alias(_BLOB_BYTES))
-    frame = sized.drop(bytes_of_rows).collect(engine="streaming" if spec.blob else "auto")
-    unknown = pl.col(spec.label).is_null() | pl.col(spec.label_known_at).is_null()
-    late = pl.any_horizontal(
-        (pl.col(_SPLIT) == name) & (pl.col(spec.label_known_at) > cutoff)
-        for name, cutoff in spec.cutoffs.by_split.items()
-    )
-    lacks_blob = pl.col(_BLOB_BYTES).is_null() if spec.blob else pl.lit(False)
-    lacks_weight = pl.col(spec.weight).cast(pl.Float64) == 0 if spec.weight is not None else pl.lit(False)
-    reason = (
-        pl.when(unknown)
-        .then(pl.lit(NO_LABEL))
-        .when(late)
-        .then(pl.lit(LABEL_TOO_LATE))
-        .when(lacks_blob)
-        .then(pl.lit(NO_BLOB))
-        .when(lacks_weight)
-        .then(pl.lit(NO_WEIGHT))
-    )
-    if spec.group is not None:
-        lacks_rows = reason.is_not_null().any().over(spec.group)
-        reason = pl.coalesce(reason, pl.when(lacks_rows).then(pl.lit(LIST_LACKS_ROWS)))
-    key = pl.col(spec.partition).cast(pl.String)
-    chosen = ChosenRows(
-        split=split,
-        spec=spec,
-        frame=frame.with_columns(
-            pl.col(ROW).cast(pl.Int64),
-            key.alias(_KEY),
-            key.replace_strict(split.split_of, default=None, return_dtype=pl.String).alias(_SPLIT),
+    schema = partitions[0].scan().collect_schema()
+    require_roles(schema, spec)
+    wanted = inputs if isinstance(inputs, InputColumns) else InputColumns()
+    empty = pl.DataFrame(schema=schema)
+    require_columns(empty, wanted.numeric, wanted.categorical)
+    for name in wanted.categorical:
+        counted_texts(empty[name])  # refuses types that are not categories
+    with unfinished_folder(into) as folder, disk_room(folder):
+        orders = [
+            Survey(partition=one, split=split, spec=spec, inputs=wanted, runs=folder / f"{number:06d}")
+            for number, one in enumerate(partitions)
+        ]
+        facts = [survey(order) for order in orders]
+        _refuse_faults(spec, facts)
+        if spec.group is not None:
+            _require_whole_lists(spec.group, orders, facts)
+        chosen = ChosenRows(
+            split=split,
+            spec=spec,
+            partitions=tuple(partitions),
+            facts=tuple(facts),
+            weights={} if spec.weight is None else {name: _scale(name, facts) for name in SPLITS},
+            fitted=inputs if isinstance(inputs, FittedState) else FittedState(numeric=(), categorical=()),
         )
-        .filter(pl.col(_SPLIT).is_not_null())
-        .with_columns(reason.alias(_REASON)),
-        blob=table.select(spec.blob) if spec.blob else None,
-    )
-    _check_labels(chosen)
-    if spec.weight is not None:
-        _check_weights(chosen, spec.weight)
-    if spec.group is not None:
-        _check_lists(chosen, spec.group)
-    index = chosen.index()
-    for name in SPLITS:
-        partitions = [partition for partition in index if partition.split == name]
-        if not any(partition.rows for partition in partitions):
-            excluded = Counter[str]()
-            for partition in partitions:
-                excluded.update(partition.excluded)
-            reasons = ", ".join(f"{reason}: {rows}" for reason, rows in excluded.items())
-            raise SnapshotError(
-                f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
-                f"{reasons or 'none, the partitions are empty'}. A label is known in time if "
-                f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
-                "Move the window, shorten its embargo, or fix the feature function"
-            )
-    if spec.weight is not None:
-        _require_no_weight_lost(chosen, spec.weight)
-    if spec.objective is not None and not spec.has_tokens:
+        _require_rows(chosen)
+        _require_no_weight_lost(chosen)
         _require_two_labels(chosen)
-    if spec.group is not None:
-        _require_order(chosen, spec.group)
-    return chosen
+        _require_order(chosen)
+        if isinstance(inputs, FittedState):
+            _require_known_classes(chosen, inputs.classes, "the initial version of init_from does not know")
+            return chosen
+        return replace(chosen, fitted=_fit(chosen, inputs, schema, orders))
+
+
+def _fit(
+    chosen: ChosenRows, inputs: InputColumns, schema: pl.Schema, orders: Sequence[Survey]
+) -> FittedState:
+    rows, facts = chosen.rows("train"), chosen.facts
+    numeric = [
+        fit_numeric(
+            name, schema[name], rows, [one.numbers[name].map() for one in facts if name in one.numbers]
+        )
+        for name in inputs.numeric
+    ]
+    categorical = [
+        fit_categorical(
+            name,
+            merged([map_texts(path) for path in (order.texts(place) for order in orders) if path.exists()]),
+            inputs.min_count,
+        )
+        for place, name in enumerate(inputs.categorical)
+    ]
+    return FittedState(
+        numeric=tuple(numeric), categorical=tuple(categorical), classes=_classes(chosen, schema)
+    )
 
 
 def with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:
-    """Yield `rows` (from `ChosenRows.of`) with the blobs in `column` of their `table`: in order, in parts."""
+    """Yield `rows` (from `ChosenRows.parts`) with the blobs in `column` of their `table`: in order, in parts."""
     first, count = 0, _BLOBS_AT_FIRST
     while first < rows.height:
         part = rows.slice(first, count)
@@ -209,132 +250,45 @@ def with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator
         count = max(1, int(_BLOBS_AT_ONCE * part.height / max(blobs.bin.size().sum(), 1)))
 
 
-def _check_columns(schema: pl.Schema, spec: RowSpec) -> None:
-    needed = [
-        spec.partition,
-        spec.label,
-        spec.label_known_at,
-        *(one for one in (spec.blob, spec.group, spec.weight) if one),
-    ]
-    missing = [c for c in needed if c not in schema]
-    if missing:
-        raise SnapshotError(f"the feature table has no column {missing}; it has {schema.names()}")
-    known_at = schema[spec.label_known_at]
-    if not (isinstance(known_at, pl.Datetime) and known_at.time_zone == "UTC"):
-        raise SnapshotError(f"{spec.label_known_at!r} is {known_at}: it must be a datetime in UTC")
-    label = schema[spec.label]
-    if spec.has_classes:
-        if not (label.is_integer() or isinstance(label, pl.Boolean | pl.String)):
+def _refuse_faults(spec: RowSpec, facts: Sequence[PartitionFacts]) -> None:
+    """Refuse illegal labels and weights, and rows without a list, also those that are left out."""
+    rows = sum(one.in_splits for one in facts)
+    for number, check in enumerate(checks_of(spec)):
+        found = sum((one.faults[number] for one in facts), Named())
+        if found.rows:
             raise SnapshotError(
-                f"label {spec.label!r} is {label}: the objective is {spec.objective}, whose classes are texts, whole "
-                "numbers or booleans. Cast it in the feature function, or choose objective regression"
+                f"{check.what} is {check.found} in {found.rows} of {rows} rows: {found}; {check.remedy}"
             )
-    elif not (label.is_numeric() or label == pl.Boolean):
-        raise SnapshotError(f"label {spec.label!r} is {label}: it must be a number or a boolean")
-    if spec.weight is not None:
-        weight = schema[spec.weight]
-        if not (weight.is_numeric() or weight == pl.Boolean):
-            raise SnapshotError(
-                f"weight {spec.weight!r} is {weight}: it must be a number from 0, or a boolean"
-            )
-    if spec.blob and schema[spec.blob] != pl.Binary:
+    lacking = sum((one.without_list for one in facts), Named())
+    if lacking.rows:
         raise SnapshotError(
-            f"blobs {spec.blob!r} are {schema[spec.blob]}: they must be Binary, the bytes `decode` reads. Return "
-            "bytes from the feature function, and say `dtype: binary` in the contract"
+            f"{spec.group!r} (evaluation.group) is null in {lacking.rows} of {rows} rows: "
+            f"{lacking}; name the list of each row in the feature function"
         )
 
 
-def _check_labels(chosen: ChosenRows) -> None:
-    spec = chosen.spec
-    if spec.has_classes:
-        return
-    label = pl.col(spec.label).cast(pl.Float64)
-    legal = _LEGAL.get(facts_of(spec.objective).labels) if spec.objective is not None else None
-    instead = "leave such texts out" if spec.has_tokens else "choose objective regression"
-    is_illegal, found_illegal, should_be = legal or (lambda label: pl.lit(False), "", "")
-    checks = (
-        (label.is_nan() | label.is_infinite(), "NaN or infinite", "make it null where it is unknown"),
-        (
-            label.cast(pl.Float32).is_infinite(),
-            "too large for float32",
-            "let the feature function return it in a larger unit",
-        ),
-        (
-            is_illegal(label),
-            found_illegal,
-            f"the objective is {spec.objective}. Make it {should_be} in the feature function, or {instead}",
-        ),
-    )
-    _refuse_illegal(chosen, f"label {spec.label!r}", spec.label, checks)
-
-
-def _check_weights(chosen: ChosenRows, column: str) -> None:
-    """Refuse illegal weights, also in rows that are left out; a weight may be unknown as long as the label is."""
-    weight = pl.col(column).cast(pl.Float64)
-    checks = (
-        (
-            weight.is_null() & pl.col(_REASON).is_null(),
-            "null",
-            "give each row with a label a weight, 0 if it should not count",
-        ),
-        (weight.is_nan() | weight.is_infinite(), "NaN or infinite", "give each row a number from 0"),
-        (weight < 0, "negative", "give each row a number from 0; 0 leaves it out"),
-    )
-    _refuse_illegal(chosen, f"weight {column!r} (features.weight)", column, checks)
-
-
-def _refuse_illegal(
-    chosen: ChosenRows, what: str, column: str, checks: Iterable[tuple[pl.Expr, str, str]]
-) -> None:
-    """Refuse rows for which the first part of a check is true; its other parts are the fault and the remedy."""
-    for illegal, found, remedy in checks:
-        rows = chosen.frame.filter(illegal)
-        if rows.height:
-            raise SnapshotError(
-                f"{what} is {found} in {rows.height} of {chosen.frame.height} rows: "
-                f"{_named(rows, chosen.spec, column)}; {remedy}"
-            )
-
-
-def _require_no_weight_lost(chosen: ChosenRows, column: str) -> None:
-    """Refuse weights that are 0 in float32 once they are divided by their mean, as a snapshot stores them."""
-    for split in SPLITS:
-        rows = chosen.of(split)
-        lost = rows.filter(pl.col(WEIGHT) < _LEAST_WEIGHT)
-        if lost.height:
-            raise SnapshotError(
-                f"weight {column!r} (features.weight) is too small beside the largest in {lost.height} of "
-                f"{rows.height} {split} rows: {_named(lost, chosen.spec, column)}; give such rows the weight 0"
-            )
-
-
-def _require_two_labels(chosen: ChosenRows) -> None:
-    """Refuse training rows that all have the same label: a model would learn to predict it for every row."""
-    labels = chosen.of("train")[chosen.spec.label]
-    if labels.n_unique() == 1:
-        raise SnapshotError(
-            f"label {chosen.spec.label!r} is {labels[0]} in all {len(labels)} training rows, so a model "
-            f"cannot learn from it: train on a longer window, or fix the feature function"
+def _require_whole_lists(group: str, orders: Sequence[Survey], facts: Sequence[PartitionFacts]) -> None:
+    """Refuse lists with rows in several partitions, also rows that are left out: sooner or later a split would cut such
+    a list, and a model would learn from one part and be measured on the other."""
+    lists = cut = 0
+    named: list[tuple[int, int, str]] = []
+    runs = [map_texts(order.lists) for order, one in zip(orders, facts, strict=True) if one.in_splits]
+    for some in merged(runs) if runs else ():
+        some = some.sort(VALUE, RUN, FIRST)
+        places = some.group_by(VALUE, maintain_order=True).agg(
+            pl.col(RUN).first(), pl.col(FIRST).first(), pl.col(KEY).unique(maintain_order=True)
         )
-
-
-def _check_lists(chosen: ChosenRows, group: str) -> None:
-    """Refuse rows without a list, and lists with rows in several partitions, also rows that are left out: sooner or
-    later a split would cut such a list, and a model would learn from one part and be measured on the other."""
-    spec = chosen.spec
-    lacking = chosen.frame.filter(pl.col(group).is_null())
-    if lacking.height:
+        lists += places.height
+        several = places.filter(pl.col(KEY).list.len() > 1)
+        cut += several.height
+        told = several.sort(RUN, FIRST).head(NAMED)
+        named += [
+            (run, first, f"{one} is in {name_some(keys)}") for one, run, first, keys in told.iter_rows()
+        ]
+    if cut:
         raise SnapshotError(
-            f"{group!r} (evaluation.group) is null in {lacking.height} of {chosen.frame.height} rows: "
-            f"{_named(lacking, spec)}; name the list of each row in the feature function"
-        )
-    where = chosen.frame.group_by(group, maintain_order=True).agg(pl.col(_KEY).unique(maintain_order=True))
-    cut = where.filter(pl.col(_KEY).list.len() > 1)
-    if cut.height:
-        named = "; ".join(f"{one} is in {name_some(keys)}" for one, keys in cut.head(_NAMED).iter_rows())
-        raise SnapshotError(
-            f"{cut.height} of {where.height} lists are in several partitions: {group} {named}"
-            f"{'; …' * (cut.height > _NAMED)}. {_one_partition(group)}"
+            f"{cut} of {lists} lists are in several partitions: {group} "
+            f"{'; '.join(one for *_, one in sorted(named)[:NAMED])}{'; …' * (cut > NAMED)}. {_one_partition(group)}"
         )
 
 
@@ -349,12 +303,14 @@ def require_lists_begin(chosen: ChosenRows, before: pl.DataFrame, key: str) -> N
         return
     # As texts: an earlier version of the table may have had another type.
     earlier = before.select(pl.col(group).cast(pl.String)).unique()
-    mine = chosen.frame.select(pl.col(group).cast(pl.String)).unique(maintain_order=True)
-    cut = mine.join(earlier, on=group, how="semi", maintain_order="left")[group].to_list()
+    cut: list[str] = []
+    for rows in chosen.candidates():
+        mine = rows.select(pl.col(group).cast(pl.String)).unique(maintain_order=True)
+        cut += mine.join(earlier, on=group, how="semi", maintain_order="left")[group].to_list()
     if cut:
         raise SnapshotError(
             f"the start of the window, {chosen.split.train[0]}, cuts {counted(len(cut), 'list')} in two: {group} "
-            f"{name_some(cut, _NAMED)} {'have' if len(cut) > 1 else 'has'} rows in {key}, too. {_one_partition(group)}"
+            f"{name_some(cut, NAMED)} {'have' if len(cut) > 1 else 'has'} rows in {key}, too. {_one_partition(group)}"
         )
 
 
@@ -365,54 +321,134 @@ def _one_partition(group: str) -> str:
     )
 
 
-def _require_order(chosen: ChosenRows, group: str) -> None:
-    """Refuse splits without any list whose rows differ in relevance: nothing can be learned or selected from them."""
-    for split in ("train", "validation"):
-        rows = chosen.of(split)
-        differs = rows.group_by(group).agg((pl.col(chosen.spec.label).n_unique() > 1).alias(_REASON))
-        if not differs[_REASON].any():
+def _require_rows(chosen: ChosenRows) -> None:
+    """Refuse splits without rows."""
+    index, spec = chosen.index(), chosen.spec
+    for name in SPLITS:
+        partitions = [partition for partition in index if partition.split == name]
+        if not any(partition.rows for partition in partitions):
+            excluded = Counter[str]()
+            for partition in partitions:
+                excluded.update(partition.excluded)
+            reasons = ", ".join(f"{reason}: {rows}" for reason, rows in excluded.items())
             raise SnapshotError(
-                f"none of the {differs.height} lists of the {split} split has rows of different relevance "
-                f"({chosen.spec.label!r}), so a model cannot learn an order from them: keep the rows that were not "
-                f"relevant, or let {group!r} (evaluation.group) name longer lists"
+                f"the {name} split ({partitions[0].key} to {partitions[-1].key}) has no row. Left out: "
+                f"{reasons or 'none, the partitions are empty'}. A label is known in time if "
+                f"{spec.label_known_at!r} is at most {spec.cutoffs.in_words[name]}. "
+                "Move the window, shorten its embargo, or fix the feature function"
             )
 
 
-def classes_of(chosen: ChosenRows, known: Sequence[str] | None = None) -> tuple[str, ...]:
-    """Return the classes of the labels: those of the training rows, or those `known` to the initial version.
+def _scale(split: SplitName, facts: Sequence[PartitionFacts]) -> WeightScale:
+    """Return the unit of the weights of a split: the sums of the partitions are added exactly."""
+    runs = [one.weights[split].map() for one in facts if split in one.weights]
+    largest = max((float(run[-1]) for run in runs), default=1.0)
+    rows = sum(len(run) for run in runs)
+    return WeightScale(
+        largest=largest, mean=math.fsum(float((run / largest).sum()) for run in runs) / max(rows, 1)
+    )
 
-    Returns none if the objective has no classes. Raises `SnapshotError`, which names rows, if validation or holdout
-    rows have another class, or if there are more than `MOST_CLASSES`.
-    """
+
+def _require_no_weight_lost(chosen: ChosenRows) -> None:
+    """Refuse weights that are 0 in float32 once they are divided by their mean, as a snapshot stores them."""
+    column = chosen.spec.weight
+    if column is None:
+        return
+    for split in SPLITS:
+        scale = chosen.weights[split]
+        if not any(
+            _is_lost(float(one.weights[split].map()[0]), scale)
+            for one in chosen.facts
+            if split in one.weights
+        ):
+            continue
+        lost = Named()
+        for partition, begin, rows in _with_places(chosen, split):
+            some = rows.filter(pl.col(WEIGHT) < _LEAST_WEIGHT).with_columns(pl.col(ROW) - begin)
+            lost += named_rows(partition, some, chosen.spec, column)
+        raise SnapshotError(
+            f"weight {column!r} (features.weight) is too small beside the largest in {lost.rows} of "
+            f"{chosen.rows(split)} {split} rows: {lost}; give such rows the weight 0"
+        )
+
+
+def _is_lost(weight: float, scale: WeightScale) -> bool:
+    return weight / scale.largest / scale.mean < _LEAST_WEIGHT
+
+
+def _with_places(chosen: ChosenRows, split: SplitName) -> Iterator[tuple[PartitionFiles, int, pl.DataFrame]]:
+    """Yield each partition with rows in `split`, the number of its first row, and those rows."""
+    places = zip(chosen.partitions, chosen.facts, chosen.begins, strict=True)
+    for (partition, _, begin), rows in zip(
+        (one for one in places if one[1].taken.get(split)), chosen.parts(split), strict=True
+    ):
+        yield partition, begin, rows
+
+
+def _require_two_labels(chosen: ChosenRows) -> None:
+    """Refuse training rows that all have the same label: a model would learn to predict it for every row."""
+    if chosen.spec.objective is None or chosen.spec.has_tokens:
+        return
+    trained = [one for one in chosen.facts if one.taken.get("train")]
+    label = trained[0].label
+    if all(one.labels_alike and one.label == label for one in trained):
+        raise SnapshotError(
+            f"label {chosen.spec.label!r} is {label} in all {chosen.rows('train')} training rows, so a model "
+            f"cannot learn from it: train on a longer window, or fix the feature function"
+        )
+
+
+def _require_order(chosen: ChosenRows) -> None:
+    """Refuse splits without any list whose rows differ in relevance: nothing can be learned or selected from them."""
+    if chosen.spec.group is None:
+        return
+    for split in ("train", "validation"):
+        if not any(split in one.ordered for one in chosen.facts):
+            raise SnapshotError(
+                f"none of the {chosen.units(split)} lists of the {split} split has rows of different relevance "
+                f"({chosen.spec.label!r}), so a model cannot learn an order from them: keep the rows that were not "
+                f"relevant, or let {chosen.spec.group!r} (evaluation.group) name longer lists"
+            )
+
+
+def _classes(chosen: ChosenRows, schema: pl.Schema) -> tuple[str, ...]:
+    """Return the classes of the training labels; none if the objective has no classes."""
     spec = chosen.spec
     if not spec.has_classes:
         return ()
-    classes = fit_classes(chosen.of("train")[spec.label]) if known is None else tuple(known)
-    if len(classes) > MOST_CLASSES:
-        raise SnapshotError(
-            f"label {spec.label!r} has {len(classes):,} classes in the training rows, and objective {spec.objective} "
-            f"takes at most {MOST_CLASSES}: merge rare classes in the feature function, or choose objective regression "
-            "if they are amounts"
-        )
-    whose = "no training row has" if known is None else "the initial version of init_from does not know"
-    for split in SPLITS:
-        rows = chosen.of(split)
-        new = rows.filter(class_ids(rows[spec.label], classes).is_null())
-        if new.height:
+    found: set[Any] = set()
+    for one in chosen.facts:
+        some = one.classes.get("train", ())
+        found |= set(some or ())
+        if some is None or len(found) > MOST_CLASSES:
             raise SnapshotError(
-                f"label {spec.label!r} has a class that {whose} in {new.height} of {rows.height} {split} rows: "
-                f"{_named(new, spec)}; train on a longer window, or merge rare classes in the feature function"
+                f"label {spec.label!r} has more than {MOST_CLASSES} classes in the training rows, the most that "
+                f"objective {spec.objective} takes: merge rare classes in the feature function, or choose objective "
+                "regression if they are amounts"
             )
+    classes = fit_classes(pl.Series(list(found), dtype=schema[spec.label]))
+    _require_known_classes(chosen, classes, "no training row has")
     return classes
 
 
-def _named(rows: pl.DataFrame, spec: RowSpec, column: str | None = None) -> str:
-    """Name the first of `rows` by primary key (by partition without a primary key), with their value of `column`, the
-    label unless another is given."""
-    key = spec.primary_key or (spec.partition,)
-    named = rows.head(_NAMED).select(pl.col(*key).cast(pl.String), pl.col(column or spec.label).alias(_VALUE))
-    told = [
-        f"{', '.join(f'{name}={row[name]}' for name in key)} has {row[_VALUE]}"
-        for row in named.iter_rows(named=True)
-    ]
-    return "; ".join(told) + "; …" * (rows.height > _NAMED)
+def _require_known_classes(chosen: ChosenRows, classes: Sequence[str], whose: str) -> None:
+    """Refuse labels outside of `classes`; `whose` says in words who lacks them."""
+    spec = chosen.spec
+    if not spec.has_classes:
+        return
+    for split in SPLITS:
+        labels = [one.classes[split] for one in chosen.facts if split in one.classes]
+        if all(some is not None and not _unknown(pl.Series(some), classes).any() for some in labels):
+            continue
+        new = Named()
+        for partition, begin, rows in _with_places(chosen, split):
+            some = rows.filter(_unknown(rows[spec.label], classes)).with_columns(pl.col(ROW) - begin)
+            new += named_rows(partition, some, spec)
+        raise SnapshotError(
+            f"label {spec.label!r} has a class that {whose} in {new.rows} of {chosen.rows(split)} {split} rows: "
+            f"{new}; train on a longer window, or merge rare classes in the feature function"
+        )
+
+
+def _unknown(labels: pl.Series, classes: Sequence[str]) -> pl.Series:
+    return class_ids(labels, classes).is_null()

@@ -23,7 +23,8 @@ from numpy.typing import NDArray
 
 MEMBER_BYTES = 2 * tarfile.BLOCKSIZE
 """Approximate bytes that tar adds to a member: a header, and zeros up to the next block."""
-_END = bytes(2 * tarfile.BLOCKSIZE)
+ARCHIVE_END = bytes(2 * tarfile.BLOCKSIZE)
+"""Bytes behind the last member of an archive."""
 
 
 def member_name(row: int) -> str:
@@ -78,34 +79,23 @@ class Blobs:
             yield self.archives[archive][first : first + size]
 
 
-class ArchiveWriter:
-    """Writer of one archive. The same blobs give the same bytes. The file is open only while blobs are added."""
+def member_bytes(sizes: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the bytes in an archive of blobs of these sizes: a header, and zeros up to the next block."""
+    blobs = sizes.astype(np.int64)
+    return tarfile.BLOCKSIZE + blobs + -blobs % tarfile.BLOCKSIZE
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._places: list[tuple[int, int]] = []
-        self._end = 0
-        path.touch()
 
-    def add(self, rows: Iterable[int], contents: Iterable[bytes]) -> None:
-        """Append the blobs of these rows of the table."""
-        with self._path.open("ab") as file:
-            for row, content in zip(rows, contents, strict=True):
-                member = tarfile.TarInfo(member_name(row))  # without time and owner
-                member.size = len(content)
-                header = member.tobuf(tarfile.USTAR_FORMAT)
-                padding = -len(content) % tarfile.BLOCKSIZE
-                file.write(header)
-                file.write(content)
-                file.write(bytes(padding))
-                self._places.append((self._end + len(header), len(content)))
-                self._end += len(header) + len(content) + padding
+def member(row: int, content: bytes) -> bytes:
+    """Return the member of an archive for the blob of a row of the table; always the same bytes."""
+    header = tarfile.TarInfo(member_name(row))  # without time and owner
+    header.size = len(content)
+    return header.tobuf(tarfile.USTAR_FORMAT) + content + bytes(-len(content) % tarfile.BLOCKSIZE)
 
-    def finish(self) -> Blobs:
-        """End the archive and return its blobs."""
-        with self._path.open("ab") as file:
-            file.write(_END)
-        return Blobs.map(self._path, np.array(self._places, dtype=np.int64).reshape(-1, 2))
+
+def places_of(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Return `[rows, 2]`, first byte and number of bytes of each blob of an archive; `sizes` in its order."""
+    ends = np.cumsum(member_bytes(sizes))
+    return np.stack([ends - member_bytes(sizes) + tarfile.BLOCKSIZE, sizes], axis=1)
 
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Self
 
+from ml_assets.data.snapshots.columns import columns_read
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 
@@ -110,6 +111,16 @@ class Cutoffs:
 
 
 @dataclass(frozen=True, kw_only=True)
+class InputColumns:
+    """Columns of the feature table that a model reads, to be fitted."""
+
+    numeric: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    min_count: int = 20
+    """Smallest number of training rows of a category. A rarer category counts as unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RowSpec:
     """Roles of the feature table's columns, and rules for the rows that may be taken."""
 
@@ -137,6 +148,13 @@ class RowSpec:
     """Column with the weight of a row, from 0; None if each row counts once. Rows of weight 0 are left out."""
     primary_key: tuple[str, ...] = ()
     """Columns that name a row in errors."""
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """Columns that the rules read, sorted."""
+        return columns_read(
+            (), self.partition, self.label, self.label_known_at, self.blob, self.group, self.weight
+        )
 
     @property
     def has_classes(self) -> bool:

@@ -248,14 +248,18 @@ class TableReader:
         The frame reads immutable local files in place. Raises `PartitionMissing`, and `ColumnsDiffer` if the
         partitions do not all have the same columns of the same types.
         """
+        files = self.local_files(table, keys)
+        return pl.scan_parquet([file for some in files.values() for file in some], glob=False)
+
+    def local_files(self, table: str, keys: Sequence[str]) -> dict[str, tuple[Path, ...]]:
+        """Return key → immutable local files with its rows, in order. Raises as `scan` does."""
         if not keys:
             raise ValueError(f"no partitions of {table} to scan: name at least one")
         self._require(table, keys)
         self._require_same_columns(table, keys)
         partitions = self._partitions(table)
-        paths = [f.path for k in keys for f in partitions[k]]
-        local = self._fetch(paths)
-        return pl.scan_parquet([local[p] for p in paths], glob=False)
+        local = self._fetch([f.path for k in keys for f in partitions[k]])
+        return {k: tuple(local[f.path] for f in partitions[k]) for k in keys}
 
     def input_digests(self, table: str, keys: Iterable[str]) -> dict[str, str]:
         """Return key → content digest, as the record of a derived table's inputs; empty if a partition is missing."""

@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
-from ml_assets.data.features.encoding import fit
 from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, split_by_time
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.foundation.code.code_version import code_version
 from resources.job.job import TrainingJob, TrainingResult
@@ -47,16 +47,15 @@ class Fixture:
         """Snapshot with 960 rows to train on in several shards, 192 each to validate and to hold out."""
         table = learnable_table(_DAYS, _ROWS_A_DAY, _SEED)
         keys = table["date"].unique().sort().cast(pl.String).to_list()
-        chosen = choose_rows(table, split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2), ROW_SPEC)
-        fitted = fit(chosen.of("train"), NUMERIC, CATEGORICAL)
-        source = SourceValues(table="features/drill", columns=("label",), partitions={"2024-01-01": "0" * 32})
-        return build_snapshot(
-            chosen,
-            fitted,
-            source=source,
+        chosen = choose_rows(
+            store_partitions(table, ROW_SPEC.partition, self.folder / "table"),
+            split_by_time(keys, train=_DAYS - 4, validation=2, holdout=2),
+            ROW_SPEC,
+            InputColumns(numeric=NUMERIC, categorical=CATEGORICAL),
             into=self.folder / "snapshots",
-            shard_bytes=8_000,
         )
+        source = SourceValues(table="features/drill", columns=("label",), partitions={"2024-01-01": "0" * 32})
+        return build_snapshot(chosen, source=source, into=self.folder / "snapshots", shard_bytes=8_000)
 
     @cached_property
     def job(self) -> TrainingJob:

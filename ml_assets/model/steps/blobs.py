@@ -15,7 +15,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.snapshots.row_choice import ChosenRows, with_blobs
-from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError
+from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 from ml_assets.data.tables.user_code import standalone
 from ml_assets.foundation.objective_facts import PADDING
 from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
@@ -91,7 +91,8 @@ def require_readable(features: ModelInputsSection, chosen: ChosenRows, table: pl
     decoder = decoder_of(features)
     if decoder is None:
         return
-    tried = pl.concat([few_with_blobs(chosen.of(split), table, decoder.column, _TRIED) for split in SPLITS])
+    few = [chosen.few(split, _TRIED, features.primary_key) for split in SPLITS]
+    tried = pl.concat([few_with_blobs(rows, table, decoder.column, _TRIED) for rows in few])
     names = names_of(tried, features.primary_key)
     _reader_of(decoder).read(tried[decoder.column].to_list(), [f"row {name}" for name in names])
 
@@ -134,42 +135,51 @@ def require_tokens(features: ModelInputsSection, chosen: ChosenRows, table: pl.L
     """
     if features.blob is None or features.blob.vocabulary is None:
         return
-    vocabulary, decode = features.blob.vocabulary, features.blob.decode
     for split in SPLITS:
-        for part, tokens in read_texts(features, chosen.of(split), table):
-            if tokens.dtype != np.int64 or tokens.ndim != 2 or tokens.shape[1] < 2:
-                raise SnapshotError(
-                    f"{decode} returned {tokens.dtype}{list(tokens.shape[1:])}, and objective next_token needs the "
-                    "token ids of a text: int64 [T], T at least 2"
-                )
-            is_token = tokens != PADDING
-            predicted = is_token.sum(axis=1) - 1
-            label = part[features.label].cast(int).to_numpy()
-            for wrong, found, remedy in (
-                (
-                    ((tokens < PADDING) | (tokens >= vocabulary)).any(axis=1),
-                    f"a token id outside of 0 to {vocabulary - 1}",
-                    f"raise features.blob.vocabulary, or let {decode} return other ids",
-                ),
-                (
-                    (is_token[:, 1:] & ~is_token[:, :-1]).any(axis=1),
-                    f"a token behind a padding of {PADDING}",
-                    f"let {decode} fill up behind the last token alone",
-                ),
-                (predicted < 1, "fewer than two tokens", "leave such texts out in the feature function"),
-                (
-                    predicted != label,
-                    f"another number of tokens than its label {features.label!r} says",
-                    f"count the tokens that {decode} returns, less 1, in the feature function. If texts are longer "
-                    "than `decode` returns, divide them into several rows there: no text is cut off",
-                ),
-            ):
-                if wrong.any():
-                    named = names_of(part.filter(np.asarray(wrong)), features.primary_key)
-                    raise SnapshotError(
-                        f"{len(named)} of {part.height} {split} texts ({features.blob.column}) have {found}: "
-                        f"{'; '.join(named[:_NAMED])}{'; …' * (len(named) > _NAMED)}; {remedy}"
-                    )
+        for rows in chosen.parts(split, features.primary_key):
+            for part, tokens in read_texts(features, rows, table):
+                _require_tokens(features, features.blob.vocabulary, split, part, tokens)
+
+
+def _require_tokens(
+    features: ModelInputsSection, vocabulary: int, split: SplitName, part: pl.DataFrame, tokens: Tokens
+) -> None:
+    if features.blob is None:
+        return
+    decode = features.blob.decode
+    if tokens.dtype != np.int64 or tokens.ndim != 2 or tokens.shape[1] < 2:
+        raise SnapshotError(
+            f"{decode} returned {tokens.dtype}{list(tokens.shape[1:])}, and objective next_token needs the "
+            "token ids of a text: int64 [T], T at least 2"
+        )
+    is_token = tokens != PADDING
+    predicted = is_token.sum(axis=1) - 1
+    label = part[features.label].cast(int).to_numpy()
+    for wrong, found, remedy in (
+        (
+            ((tokens < PADDING) | (tokens >= vocabulary)).any(axis=1),
+            f"a token id outside of 0 to {vocabulary - 1}",
+            f"raise features.blob.vocabulary, or let {decode} return other ids",
+        ),
+        (
+            (is_token[:, 1:] & ~is_token[:, :-1]).any(axis=1),
+            f"a token behind a padding of {PADDING}",
+            f"let {decode} fill up behind the last token alone",
+        ),
+        (predicted < 1, "fewer than two tokens", "leave such texts out in the feature function"),
+        (
+            predicted != label,
+            f"another number of tokens than its label {features.label!r} says",
+            f"count the tokens that {decode} returns, less 1, in the feature function. If texts are longer "
+            "than `decode` returns, divide them into several rows there: no text is cut off",
+        ),
+    ):
+        if wrong.any():
+            named = names_of(part.filter(np.asarray(wrong)), features.primary_key)
+            raise SnapshotError(
+                f"{len(named)} of {part.height} {split} texts ({features.blob.column}) have {found}: "
+                f"{'; '.join(named[:_NAMED])}{'; …' * (len(named) > _NAMED)}; {remedy}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)

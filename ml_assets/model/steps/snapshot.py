@@ -1,20 +1,23 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
-from ml_assets.data.features.encoding import fit
+import polars as pl
+
+from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
-from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, classes_of, require_lists_begin
-from ml_assets.data.snapshots.spec import Cutoffs, RowSpec, Split, split_by_time
+from ml_assets.data.snapshots.partitions import PartitionFiles
+from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, require_lists_begin
+from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days, midnight
 from ml_assets.foundation.links import run_url
-from ml_assets.model.evaluation.comparison.holdout_rows import require_slices, require_whole_lists
+from ml_assets.model.evaluation.comparison.holdout_rows import require_slices, require_whole_lists, slice_rows
 from ml_assets.model.release.bundle_store import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.release.releases import releases_of
@@ -119,30 +122,49 @@ def build_training_set(
     """
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
-    table = reader.scan(validated.table, validated.keys)
-    chosen = choose_rows(table, *row_choice(spec, validated.keys))
-    _require_lists_begin(spec, reader, validated.table, chosen)
-    require_slices(spec.evaluation.also_measuring(*spec.transition_gates.values()), chosen.frame)
-    require_whole_lists(chosen.of("holdout"), spec.evaluation)
-    if initial is None:
-        fitted = fit(chosen.of("train"), columns.numeric, columns.categorical, min_count=columns.min_count)
-        fitted = replace(fitted, classes=classes_of(chosen))
-    else:
-        initial.require_unseen(spec.days_of(chosen.split.holdout))
-        fitted = initial.fitted_for(columns.numeric, columns.categorical)
+    files = reader.local_files(validated.table, validated.keys)
+    partitions = [PartitionFiles(key=key, files=some) for key, some in files.items()]
+    split, rows = row_choice(spec, validated.keys)
+    inputs: InputColumns | FittedState = InputColumns(
+        numeric=columns.numeric, categorical=columns.categorical, min_count=columns.min_count
+    )
+    if initial is not None:
+        initial.require_unseen(spec.days_of(split.holdout))
+        inputs = initial.fitted_for(columns.numeric, columns.categorical)
         objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
         initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
-        classes_of(chosen, fitted.classes)
+    chosen = choose_rows(partitions, split, rows, inputs, into=into)
+    _require_lists_begin(spec, reader, validated.table, chosen)
+    _require_slices(spec, chosen)
+    if spec.evaluation.group is not None:
+        for part in chosen.parts("holdout", [spec.evaluation.bootstrap_unit]):
+            require_whole_lists(part, spec.evaluation)
     snapshot = build_snapshot(
         chosen,
-        fitted,
         source=source_values(spec, reader, validated.table, validated.keys),
         into=into,
     )
     if columns.blob is not None:
+        table = reader.scan(validated.table, validated.keys)
         require_readable(columns, chosen, table)
         require_tokens(columns, chosen, table)
     return snapshot
+
+
+def _require_slices(spec: PipelineSpec, chosen: ChosenRows) -> None:
+    """Refuse a gate whose slice no row of the window has. Only the columns of such slices are read."""
+    measured = spec.evaluation.also_measuring(*spec.transition_gates.values())
+    gated = {gate.sliced[0] for gate in measured.gates if gate.sliced}
+    cuts = [cut for cut in measured.sliced_by if cut.name in gated]
+    if not cuts:
+        return
+    some: pl.DataFrame | None = None
+    for rows in chosen.candidates([cut.column for cut in cuts]):
+        # One row of each slice says as much as all of them.
+        both = rows if some is None else pl.concat([some, rows])
+        some = both[sorted({int(found[0]) for found in slice_rows(both, cuts).values()})]
+    if some is not None:
+        require_slices(measured.model_copy(update={"slices": tuple(cuts)}), some)
 
 
 def source_values(spec: PipelineSpec, reader: TableReader, table: str, keys: Sequence[str]) -> SourceValues:

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from ml_assets.data.snapshots.columns import columns_read
 from ml_assets.data.tables.cadence import KeyRefused, PartitionsSection
 from ml_assets.data.tables.user_code import ColumnNames, StandalonePath
 from ml_assets.foundation.days import Days
@@ -231,11 +232,16 @@ class PipelineSpec(Section):
         """Columns of the feature table that a training reads, sorted: its inputs, and those that choose, label, weight
         or group its rows. A change of any other column leaves the training as it is."""
         seen = self.features
-        named = (seen.blob.column if seen.blob else None, seen.weight, self.evaluation.group)
-        roles = (seen.partition_date, seen.label, seen.label_known_at)
-        return tuple(
-            sorted({*seen.numeric, *seen.categorical, *roles, *(one for one in named if one is not None)})
+        blob = seen.blob.column if seen.blob else None
+        roles = (
+            seen.partition_date,
+            seen.label,
+            seen.label_known_at,
+            blob,
+            seen.weight,
+            self.evaluation.group,
         )
+        return columns_read((*seen.numeric, *seen.categorical), *roles)
 
     @property
     def rules(self) -> Rules:

@@ -1,0 +1,132 @@
+"""Exact order statistics and counts over sorted runs: one run per partition, on disk, whatever their total size.
+
+A run is sorted once, when its partition is read. Then a median needs a few places of each run, and counts of texts are
+merged range by range. Memory grows with the square root of the number of values. Not here: what is fitted (`encoding`).
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import numpy as np
+import polars as pl
+from numpy.typing import NDArray
+
+_pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
+
+VALUE = "value"
+"""Column of a run of texts: ascending, without null."""
+RUN = "run"
+"""Column of `merged`: number of the run of a text."""
+MOST_AT_ONCE = 1_000_000
+"""Texts that are merged at once, over all runs."""
+
+
+def median(runs: Sequence[NDArray[Any]]) -> float:
+    """Return the median of all values of sorted runs of the same dtype, float64; the mean of both middle values if
+    their number is even. Raises `ValueError` without values."""
+    values = sum(len(run) for run in runs)
+    if not values:
+        raise ValueError("no values have no median")
+    lower, upper = (values - 1) // 2, values // 2
+    middle = [float(kth(runs, place)) for place in sorted({lower, upper})]
+    with np.errstate(over="ignore"):
+        return float(np.mean(middle))
+
+
+def kth(runs: Sequence[NDArray[Any]], place: int) -> Any:
+    """Return the value at `place`, 0-based, of all values of sorted runs of the same dtype.
+
+    Samples of the runs enclose the value. Only values between two samples are copied: about the square root of the
+    number of values times that of runs.
+    """
+    values, filled = sum(len(run) for run in runs), [run for run in runs if len(run)]
+    step = max(1, math.isqrt(values // len(filled)))
+    samples = np.unique(np.concatenate([run[::step] for run in filled]))
+    # The largest sample below which there are at most `place` values; the first one is the least of all values.
+    last = bisect_right(range(len(samples)), place, key=lambda i: _count(filled, samples[i], "left")) - 1
+    at_most = _count(filled, samples[last], "right")
+    if place < at_most:
+        return samples[last]
+    between: list[NDArray[Any]] = []
+    for run in filled:
+        begin = _place(run, samples[last], "right")
+        end = len(run) if last + 1 == len(samples) else _place(run, samples[last + 1], "left")
+        between.append(run[begin:end])
+    return np.sort(np.concatenate(between))[place - at_most]
+
+
+def _count(runs: Sequence[NDArray[Any]], value: Any, side: Literal["left", "right"]) -> int:
+    return sum(_place(run, value, side) for run in runs)
+
+
+def _place(run: NDArray[Any], value: Any, side: Literal["left", "right"]) -> int:
+    return int(cast(Any, np.searchsorted(run, value, side)))
+
+
+def write_texts(path: Path, run: pl.DataFrame) -> None:
+    """Write a run: the column `VALUE`, ascending and without null, and others. Raises `OSError`."""
+    table = cast(Any, run).to_arrow(compat_level=pl.CompatLevel.oldest())
+    with path.open("wb") as sink, _pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table.combine_chunks())
+
+
+def map_texts(path: Path) -> Any:
+    """Map a run of `write_texts`, a pyarrow table. Its data is read only when it is used."""
+    with _pa.memory_map(str(path)) as source:
+        return _pa.ipc.open_file(source).read_all()
+
+
+def map_bytes(path: Path) -> Any:
+    """Map a file that is not empty, without an open descriptor: a process may open about a thousand."""
+    with _pa.memory_map(str(path)) as source:
+        return source.read_buffer()
+
+
+def merged(runs: Sequence[Any], at_once: int = MOST_AT_ONCE) -> Iterator[pl.DataFrame]:
+    """Yield the rows of all runs (`map_texts`) with the column `RUN`, by ranges of `VALUE` that ascend.
+
+    Rows of one text are in one range. A range has about `at_once` rows, or those of a single text.
+    """
+    # `combine_chunks` copies even a single chunk.
+    columns = [run[VALUE] for run in runs]
+    texts = [one.chunk(0) if one.num_chunks == 1 else one.combine_chunks() for one in columns]
+    begins = [0] * len(runs)
+    for end in [*_ends([_Texts(one) for one in texts], at_once), None]:
+        ends = [
+            len(one) if end is None else bisect_right(_Texts(one), end, lo=begin)
+            for one, begin in zip(texts, begins, strict=True)
+        ]
+        yield pl.concat(
+            [
+                pl.DataFrame(run.slice(begin, stop - begin)).with_columns(pl.lit(number).alias(RUN))
+                for number, (run, begin, stop) in enumerate(zip(runs, begins, ends, strict=True))
+            ]
+        )
+        begins = ends
+
+
+def _ends(runs: Sequence["_Texts"], at_once: int) -> list[str]:
+    """Return the last texts of all ranges but the last."""
+    if sum(len(run) for run in runs) <= at_once:
+        return []
+    # A range spans half of `at_once` by its samples; each run may have up to a step more.
+    step = max(1, at_once // (2 * len(runs)))
+    samples = sorted(run[i] for run in runs for i in range(step - 1, len(run), step))
+    return list(dict.fromkeys(samples[:: max(1, at_once // (2 * step))]))
+
+
+class _Texts(Sequence[str]):
+    """A pyarrow column of texts, read one at a time."""
+
+    def __init__(self, column: Any) -> None:
+        self._column = column
+
+    def __len__(self) -> int:
+        return len(self._column)
+
+    def __getitem__(self, place: Any) -> Any:
+        return self._column[place].as_py()

@@ -1,0 +1,48 @@
+"""Snapshots are the bytes that the builder wrote while it held all rows in memory.
+
+`recorded_digests.json` was written by that builder, at commit 69c86b03: for each seed of `random_tables` the digest of
+the snapshot and of its files, or the refusal.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
+from ml_assets.data.snapshots.row_choice import choose_rows
+from ml_assets.data.snapshots.spec import InputColumns
+from ml_assets.data.snapshots.split_reader import SnapshotError, SourceValues
+from ml_assets_tests.snapshots.random_tables import KINDS, random_table
+
+RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("recorded_digests.json").read_text())
+
+
+def outcome(seed: int, folder: Path) -> str:
+    one = random_table(seed)
+    partitions = store_partitions(one.frame, one.spec.partition, folder / "table")
+    inputs = InputColumns(numeric=one.numeric, categorical=one.categorical, min_count=one.min_count)
+    into = folder / "snapshots"
+    try:
+        chosen = choose_rows(partitions, one.split, one.spec, inputs, into=into)
+    except SnapshotError as error:
+        return f"{type(error).__name__}: {error}"
+    source = SourceValues(table="features/random")
+    snapshot = build_snapshot(chosen, source=source, into=into, shard_bytes=one.shard_bytes)
+    assert [path.name for path in into.iterdir()] == [snapshot.folder.name]
+    files = sorted(f"{path.name} {_sha256(path.read_bytes())}" for path in snapshot.folder.iterdir())
+    return f"{snapshot.digest[:16]} {_sha256(chr(10).join(files).encode())[:16]}"
+
+
+def _sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_file_is_that_of_the_builder_in_memory(kind: str, tmp_path: Path) -> None:
+    seeds = [int(seed) for seed in RECORDED if KINDS[int(seed) % len(KINDS)] == kind]
+    assert len(seeds) == 10
+    found = {str(seed): outcome(seed, tmp_path / str(seed)) for seed in seeds}
+    assert found == {seed: RECORDED[seed] for seed in found}
