@@ -18,7 +18,9 @@ from ml_assets.components.declarations import in_one_line, require_consistent
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
+from ml_assets.dagster_host.dead_runs import in_process_within
 from ml_assets.dagster_host.defs_folder import PipelineTree
+from ml_assets.dagster_host.run_watcher import watched
 from ml_assets.dagster_host.steps import step_values
 from resources.platform import Platform
 from resources.settings import Settings
@@ -84,6 +86,6 @@ def runnable(pipelines: dg.Definitions, platform: Platform) -> dg.Definitions:
             },
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
             # seconds.
-            executor=dg.in_process_executor,
+            executor=in_process_within(watched),
         ),
     )

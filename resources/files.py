@@ -1,13 +1,13 @@
 """Files and folders that are complete or missing; locks between the processes of one machine; chunks of one size.
 
-`write_whole` survives a power cut. `whole_file` survives the end of its process, for what can be made again.
+`write_whole` survives a power cut. `whole_file` survives the end of its process, for what can be made again. Both, and
+`unfinished_folder`, raise `DiskFull`.
 
 MLflow and Dagster create the tables of their SQLite files in many transactions. If the process is killed halfway, every
 later start fails, because a table already exists or another is missing. `make_whole` creates the tables in another
 file, which is renamed when it is complete.
 """
 
-import errno
 import fcntl
 import io
 import os
@@ -19,6 +19,8 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, Literal, overload
+
+from resources.disk import disk_of
 
 WRITING = ".writing"
 """Suffix of the name of a file that is being written."""
@@ -42,9 +44,10 @@ def sync(path: Path) -> None:
 def write_whole(path: Path, write: Callable[[Path], object]) -> None:
     """Let `write` create a file, sync it and rename it to `path`. `path` is complete, also after a power cut."""
     writing = path.with_name(f".{path.name}")
-    write(writing)
-    sync(writing)
-    writing.replace(path)
+    with disk_of(path.parent, writing):
+        write(writing)
+        sync(writing)
+        writing.replace(path)
 
 
 @contextmanager
@@ -55,8 +58,9 @@ def whole_file(target: Path) -> Generator[Path]:
     """
     writing = target.with_name(f".{target.name}.{uuid.uuid4().hex[:12]}{WRITING}")
     try:
-        yield writing
-        writing.replace(target)
+        with disk_of(target.parent, writing):
+            yield writing
+            writing.replace(target)
     finally:
         writing.unlink(missing_ok=True)
 
@@ -74,7 +78,8 @@ def unfinished_folder(parent: Path) -> Generator[Path]:
     held = open_lock(lock)
     try:
         folder.mkdir()
-        yield folder
+        with disk_of(parent, folder):
+            yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         lock.unlink(missing_ok=True)
@@ -167,11 +172,6 @@ def file_at(path: Path) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """True if the disk or a quota is full."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
 
 
 class ChunkedFile(io.RawIOBase):

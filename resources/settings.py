@@ -214,6 +214,11 @@ class Settings(BaseSettings):
         return self.home / "cache"
 
     @property
+    def folders(self) -> tuple[Path, ...]:
+        """Folders of the home to which steps write: each may be a disk of its own."""
+        return self.lake_folder, self.artifacts_folder, self.cache_folder, self.own_home
+
+    @property
     def dagster_home(self) -> Path:
         """Home folder of Dagster. The CLI writes its `dagster.yaml`."""
         return self.own_home / "dagster"

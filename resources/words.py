@@ -25,6 +25,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'s' * (number != 1)}"
 
 
+def in_bytes(number: int) -> str:
+    """Return a size for a person, in powers of 1,000: `1.4 GB`, `3.2 MB`."""
+    return f"{number / 1e9:.1f} GB" if number >= 1e9 else f"{number / 1e6:.1f} MB"
+
+
 def whole_number(text: str) -> int | None:
     """Return the number that `text` writes in plain digits; None for another text.
 

@@ -12,12 +12,15 @@ from ml_assets.components.pages import table_of
 from ml_assets.data.tables.guard import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsUnavailable
 from resources.database_errors import StudiesUnavailable
+from resources.disk import full_disk_text
 from resources.extras import missing_extra
 from resources.job.errors import ClusterUnavailable
 from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
+from resources.memory import explained
 from resources.online import OnlineStoreUnavailable
 from resources.pool import PoolUnavailable, TaskFailed
+from resources.settings import Settings
 from resources.tracking.mlflow_client import TrackerUnavailable
 
 TRANSIENT = (
@@ -103,10 +106,11 @@ class Terminated(dg.DagsterError, DagsterExecutionInterruptedError):
 
 
 @contextmanager
-def final_unless_transient() -> Iterator[None]:
+def final_unless_transient(settings: Settings) -> Iterator[None]:
     """Leave only `TRANSIENT` errors of a step's body to the retry policy; make any other error final at once.
 
-    A step that somebody terminated stays terminated, even if the termination itself raised an error.
+    A step that somebody terminated stays terminated, even if the termination itself raised an error. If memory or a
+    disk of the home ran out, the failure says how much there is.
     """
     try:
         if any(stop.is_asked() for stop in _stops):
@@ -125,7 +129,8 @@ def final_unless_transient() -> Iterator[None]:
             raise dg.Failure(missing_extra(error) or str(error), allow_retries=False) from error
         if isinstance(error, BuildRefused):
             raise _failure_of(error) from error
-        why = missing_extra(error) or f"{type(error).__name__}: {error}"
+        said = f"{type(error).__name__}: {error}"
+        why = missing_extra(error) or full_disk_text(error, settings.folders) or explained(said, error)
         raise dg.Failure(why, allow_retries=False) from error
 
 

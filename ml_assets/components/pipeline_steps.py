@@ -61,7 +61,7 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> ValidatedWindow:
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             _require_one_partition(spec.name, context.run.tags)
             keys = [*context.asset_partition_keys_for_input("features")]
             validated = window.validate_inputs(spec, platform, tables, context.partition_key, keys)
@@ -112,7 +112,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         from ml_assets.extras.tuning.chosen import chosen_for, require_chosen_on_valid_rows
         from ml_assets.model.steps.snapshot import take_snapshot
 
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             window.require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
             chosen = chosen_for(spec, platform, validated.keys)
@@ -201,7 +201,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     ) -> dg.Output[TrainedModel]:
         from ml_assets.model.steps.train import train_model
 
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             trained = train_model(
                 spec,
                 platform,
@@ -272,7 +272,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
     ) -> Iterator[Any]:
         from ml_assets.model.steps.evaluate import evaluate_model
 
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             evaluated, report = evaluate_model(spec, platform, training_set, trained, context.run_id)
             yield dg.AssetCheckResult(
                 asset_key=evaluation,
@@ -337,7 +337,7 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
     ) -> Iterator[Any]:
         from ml_assets.model.steps.register import register_model
 
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             version = register_model(spec, platform, training_set, trained, evaluated)
             if version is None:
                 context.log.warning(f"not registered: {evaluated.summary}")

@@ -30,6 +30,7 @@ from ml_assets.components.training_pipeline import STAGES, stage_key
 from ml_assets.context.errors import LaunchRefused, NotFound, RunFailed
 from ml_assets.context.interrupts import not_for_children
 from ml_assets.context.project import Project
+from ml_assets.dagster_host.run_watcher import watched
 from ml_assets.data.tables.cadence import begin_of_key
 from ml_assets.data.tables.environments import inherited_by
 from ml_assets.model.steps.spec import PREDICTIONS
@@ -200,6 +201,7 @@ def materialize(
     tidy(project)
     with (
         _announced(project, run_id),
+        watched(run_id),
         _canceled_if_stopped(project.instance, run_id),
         working_beside(partial(_follow, project.instance, run_id, on_progress), "progress"),
         not_for_children() as interrupts,

@@ -76,8 +76,8 @@ def on_a_cluster() -> Section:
         endpoint_url={"env": "ML_ASSETS_S3_ENDPOINT_URL"},
     )
     instance["run_launcher"] = {
-        "module": "dagster_k8s",
-        "class": "K8sRunLauncher",
+        "module": "ml_assets.dagster_host.run_pods",
+        "class": "RunPods",
         "config": {
             "job_namespace": {"env": "ML_ASSETS_KUBERNETES_NAMESPACE"},
             "service_account_name": "run",

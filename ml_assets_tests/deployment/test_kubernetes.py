@@ -17,6 +17,7 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.cli import create_dagster_daemon_cli
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
+from ml_assets.components.sensors.ended_runs import reason_of
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
 from resources.launcher.resource_profile import ResourceProfile
@@ -129,26 +130,40 @@ def training() -> None:
     """Stands for a run with a training."""
 
 
-def test_a_run_whose_pod_died_with_its_node_is_resumed_elsewhere(
-    api: ApiServer, instance: dg.DagsterInstance
-) -> None:
-    """The daemon finds the run worker's Job as a 1.34 cluster describes it when the pod was taken from a lost node."""
+def _run_whose_pod_failed(api: ApiServer, instance: dg.DagsterInstance) -> dg.DagsterRun:
+    """Start a run, and put its worker's Job as a 1.34 cluster describes it when the pod failed."""
     repository = RepositoryPythonOrigin(
         executable_path=sys.executable,
         code_pointer=ModuleCodePointer("ml_assets.definitions", "defs"),
         container_image="platform:1",
     )
     origin = JobPythonOrigin(job_name="training", repository_origin=repository)
-    run = instance.create_run_for_job(training, status=dg.DagsterRunStatus.STARTED, job_code_origin=origin)
+    run = instance.create_run_for_job(
+        training,
+        status=dg.DagsterRunStatus.STARTED,
+        job_code_origin=origin,
+        tags={"dagster/partition": "2024-01-01"},
+    )
     lost = {"type": "Failed", "status": "True", "reason": "BackoffLimitExceeded"}
     container = {"name": "dagster", "image": "platform:1"}
     spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}}
     status = {"failed": 1, "conditions": [{**lost, "lastTransitionTime": "2026-11-22T12:01:20Z"}]}
     api.put("jobs", {"metadata": {"name": f"{WORKER}{run.run_id}"}, "spec": spec, "status": status})
+    return run
 
+
+def _monitor(instance: dg.DagsterInstance) -> None:
     with WorkspaceProcessContext(instance, EmptyWorkspaceTarget()) as context:
         errors = [one for one in execute_run_monitoring_iteration(context, logging.getLogger("test")) if one]
     assert errors == []
+
+
+def test_a_run_whose_pod_died_with_its_node_is_resumed_elsewhere(
+    api: ApiServer, instance: dg.DagsterInstance
+) -> None:
+    """The daemon finds the run worker's Job without its pod, which was taken from a lost node."""
+    run = _run_whose_pod_failed(api, instance)
+    _monitor(instance)
     known = instance.get_run_by_id(run.run_id)
     assert known is not None
     assert known.status == dg.DagsterRunStatus.STARTED
@@ -162,6 +177,37 @@ def test_a_run_whose_pod_died_with_its_node_is_resumed_elsewhere(
         "/var/lib/ml-assets",
         "/tmp",
     }
+
+
+def test_a_run_whose_pod_ran_out_of_memory_fails_and_is_not_resumed(
+    api: ApiServer, instance: dg.DagsterInstance
+) -> None:
+    """Resumed, it would die at the same row three times."""
+    run = _run_whose_pod_failed(api, instance)
+    limits = {"limits": {"memory": "8Gi"}}
+    end = {"exitCode": 137, "reason": "OOMKilled", "startedAt": None, "finishedAt": None}
+    state = {"name": "dagster", "image": "platform:1", "imageID": "", "ready": False, "restartCount": 0}
+    api.put(
+        "pods",
+        {
+            "metadata": {"name": "run-1", "labels": {"job-name": f"{WORKER}{run.run_id}"}},
+            "spec": {"containers": [{"name": "dagster", "image": "platform:1", "resources": limits}]},
+            "status": {
+                "phase": "Failed",
+                "containerStatuses": [{**state, "state": {"terminated": end}}],
+            },
+        },
+    )
+    _monitor(instance)
+    known = instance.get_run_by_id(run.run_id)
+    assert known is not None
+    assert known.status == dg.DagsterRunStatus.FAILURE
+    assert api.names("jobs") == [f"{WORKER}{run.run_id}"]
+    why, _ = reason_of(instance, run.run_id)
+    assert why.startswith(
+        "OutOfMemory: the run of 2024-01-01 ran out of memory: the kernel killed dagster in pod"
+    )
+    assert "whose limit is 8Gi. On Kubernetes, raise `limits.memory` of `run_k8s_config`" in why
 
 
 def test_pods_of_runs_and_of_trainings_share_a_group() -> None:

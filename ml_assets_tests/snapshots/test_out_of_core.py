@@ -13,7 +13,6 @@ import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
 from ml_assets.data.snapshots.builder import build_snapshot, write_index
-from ml_assets.data.snapshots.disk_room import DiskTooSmall
 from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SourceValues
@@ -21,6 +20,7 @@ from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from ml_assets_tests.training.list_snapshots import list_snapshot, sessions
 from ml_assets_tests.training.small_jobs import INPUTS, ROW_SPEC, feature_table, split_of
 from ml_assets_tests.training.text_snapshots import text_snapshot
+from resources.disk import DiskFull
 
 SOURCE = SourceValues(table="features/small")
 
@@ -82,7 +82,7 @@ def test_a_disk_without_room_is_refused_before_a_row_is_written(
 ) -> None:
     chosen, usage = _chosen(), namedtuple("usage", "total used free")
     monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(10**9, 10**9, 1_000))
-    with pytest.raises(DiskTooSmall, match=r"needs 7\d,\d{3} bytes, 1,000 are free.*ML_ASSETS_HOME"):
+    with pytest.raises(DiskFull, match=r"0\.1 MB are needed, 0\.0 MB of 1\.0 GB are free.*ML_ASSETS_HOME"):
         build_snapshot(chosen, source=SOURCE, into=tmp_path / "snapshots")
     assert list((tmp_path / "snapshots").iterdir()) == []
 
@@ -106,7 +106,7 @@ def test_a_disk_that_fills_leaves_nothing_and_names_the_setting(
         chosen = choose_rows(partitions, split_of(table), ROW_SPEC, INPUTS, into=into)
         return build_snapshot(chosen, source=SOURCE, into=into)
 
-    with pytest.raises(DiskTooSmall, match=r"full after [\d,]+ bytes.*ML_ASSETS_HOME"):
+    with pytest.raises(DiskFull, match=r"is full: [\d.]+ MB of \S+ were written.*ML_ASSETS_HOME"):
         build()
     assert list(into.iterdir()) == []
 

@@ -16,7 +16,6 @@ import pytest
 
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot, fitted_of, read_index, rows_of, write_index
-from ml_assets.data.snapshots.disk_room import DiskTooSmall
 from ml_assets.data.snapshots.row_rules import LABEL_TOO_LATE, NO_LABEL
 from ml_assets.data.snapshots.spec import Cutoffs, InputColumns
 from ml_assets.data.snapshots.split_reader import (
@@ -41,6 +40,7 @@ from ml_assets_tests.training.small_jobs import (
     small_snapshot,
     split_of,
 )
+from resources.disk import DiskFull
 from resources.files import UNFINISHED
 
 
@@ -300,7 +300,7 @@ def test_a_disk_that_is_full_at_the_last_step_leaves_nothing(
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     monkeypatch.setattr(Path, "rename", full)
-    with pytest.raises(DiskTooSmall, match="ML_ASSETS_HOME"):
+    with pytest.raises(DiskFull, match="are free"):
         small_snapshot(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

@@ -29,7 +29,8 @@ from resources.artifacts import (
     relative,
     remove_local,
 )
-from resources.files import ChunkedFile, is_disk_full, unfinished_folder, whole_file
+from resources.disk import is_disk_full, room_in
+from resources.files import ChunkedFile, unfinished_folder, whole_file
 from resources.retry import patiently
 
 PART = 64 << 20
@@ -364,7 +365,8 @@ class RemoteArtifacts:
             )
         if is_disk_full(error):
             return ArtifactsUnavailable(
-                f"no space left under {self.cache}: free space, or move it with ML_ASSETS_HOME; then run it again"
+                f"the disk of {self.cache} is full: {room_in(self.cache)}. Free space, or move it with ML_ASSETS_HOME; "
+                "then run it again"
             )
         if code == "NoSuchBucket":
             return ArtifactsRefused(

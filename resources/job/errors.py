@@ -7,7 +7,7 @@ from the code.
 from pathlib import Path
 from typing import ClassVar
 
-from resources.files import is_disk_full
+from resources.disk import is_disk_full, room_in
 from resources.job.job import ExitCode
 
 
@@ -54,7 +54,7 @@ class StorageFailed(TrainingFailed):
 
 def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
     """Return the error to raise if `what` could not be written to `folder`."""
-    why = "no space left on the disk" if is_disk_full(error) else str(error)
+    why = f"the disk is full, {room_in(folder)}" if is_disk_full(error) else str(error)
     return StorageFailed(
         f"{what} could not be written to {folder}: {why}. Free space there, lower keep_checkpoints, or give the "
         "workers a larger disk; earlier checkpoints are complete, and the next attempt resumes from the newest"

@@ -18,6 +18,7 @@ from collections.abc import Generator, Iterable
 from pathlib import Path
 from typing import BinaryIO
 
+from resources.disk import disk_of
 from resources.files import purge, sync
 from resources.lake import LakeError
 
@@ -52,11 +53,11 @@ class ObjectFiles:
     def write(self, source: Path | bytes | BinaryIO) -> tuple[str, int]:
         """Store the content of a file, of bytes or of the rest of a stream; return its SHA-256 and its size in bytes.
 
-        Content that is already stored undamaged is not stored again.
+        Content that is already stored undamaged is not stored again. Raise `DiskFull`.
         """
         temporary = self._temporary / f"{os.getpid()}-{uuid.uuid4().hex}"
         try:
-            with _open(source) as stream, temporary.open("xb") as target:
+            with disk_of(self._root, temporary), _open(source) as stream, temporary.open("xb") as target:
                 # Hash the copied bytes: a source that changes meanwhile cannot get a wrong name.
                 sha256, size = _copy(stream, target)
                 if self.is_whole(sha256, size):

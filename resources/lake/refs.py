@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+from resources.disk import disk_of
 from resources.files import file_at
 from resources.lake import Commit, LakeBusy, LakeError, ObjectStat
 from resources.lake.tree import Changes, Tree, Trees
@@ -48,7 +49,8 @@ class SQLiteDatabase:
         self._schema = schema
         self._patience = patience
         self._lock = threading.Lock()
-        self._connection = self._open()
+        with disk_of(path.parent):
+            self._connection = self._open()
 
     @contextlib.contextmanager
     def reading(self) -> Generator[sqlite3.Connection, None, None]:
@@ -58,7 +60,8 @@ class SQLiteDatabase:
 
     @contextlib.contextmanager
     def writing(self, *, durable: bool = True) -> Generator[sqlite3.Connection, None, None]:
-        """Open an exclusive write transaction, all or nothing. Raise `LakeBusy` if others hold the lock too long.
+        """Open an exclusive write transaction, all or nothing. Raise `LakeBusy` if others hold the lock too long,
+        `DiskFull`.
 
         With `durable=False` the write survives a kill of this process at once, but a power cut only after the next
         durable write.
@@ -76,16 +79,17 @@ class SQLiteDatabase:
 
     @contextlib.contextmanager
     def _transaction(self, begin: str) -> Generator[sqlite3.Connection, None, None]:
-        connection = self._current()
-        try:
-            self._patiently(connection, begin)
-            yield connection
-            connection.execute("COMMIT")
-        except BaseException:
-            # After a full disk SQLite has already rolled the transaction back.
-            if connection.in_transaction:
-                connection.execute("ROLLBACK")
-            raise
+        with disk_of(self._path.parent):
+            connection = self._current()
+            try:
+                self._patiently(connection, begin)
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                # After a full disk SQLite has already rolled the transaction back.
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
 
     def _current(self) -> sqlite3.Connection:
         # SQLite forbids the use of a connection after a fork. A connection outlives its file: another one at the path

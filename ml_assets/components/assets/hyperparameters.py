@@ -54,7 +54,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
     ) -> dg.Output[None]:
         from ml_assets.extras.tuning.tune import run_study
 
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             stored = run_study(
                 spec,
                 tuning,

@@ -80,7 +80,7 @@ def ranged_asset(
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> Iterator[Any]:
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             yield from publish(context, platform, tables)
             log_output(context)
 

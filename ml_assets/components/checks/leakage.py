@@ -82,7 +82,7 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
         platform: dg.ResourceParam[Platform],
         tables: dg.ResourceParam[DeclaredTables],
     ) -> Iterator[dg.AssetCheckResult]:
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             if asset in context.op_execution_context.job_def.asset_layer.executable_asset_keys:
                 newest = newest_result(context.instance, check.key)
                 if _tests(newest, digest):

@@ -49,7 +49,7 @@ def skew_check(
         "in production was trained on.",
     )
     def skew(platform: dg.ResourceParam[Platform]) -> dg.AssetCheckResult:
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             return _of_training(spec, rule, platform)
 
     return skew
@@ -109,7 +109,7 @@ def served_skew_check(
     def served_skew(
         context: dg.AssetCheckExecutionContext, platform: dg.ResourceParam[Platform]
     ) -> dg.AssetCheckResult:
-        with final_unless_transient():
+        with final_unless_transient(platform.settings):
             return _of_requests(spec, rule, platform, context.run.run_id)
 
     return served_skew

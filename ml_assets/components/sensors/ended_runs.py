@@ -137,7 +137,7 @@ def reason_of(instance: dg.DagsterInstance, run_id: str) -> tuple[str, bool]:
         said = (given.description if given else None) or (failure.error.message if failure.error else "")
         return _line(said), given is not None and REFUSED in given.metadata
     ends = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.RUN_FAILURE).records
-    return _line(ends[-1].event_log_entry.user_message if ends else ""), False
+    return _line(ends[-1].event_log_entry.message if ends else ""), False
 
 
 def _line(text: str) -> str:

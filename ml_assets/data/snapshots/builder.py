@@ -18,7 +18,6 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.snapshots.disk_room import disk_room
 from ml_assets.data.snapshots.row_choice import ROW, ChosenRows
 from ml_assets.data.snapshots.scatter import Cut, Gather, Layout, Scatter, gather, scatter, taken_file
 from ml_assets.data.snapshots.shards import MEMBER_BYTES
@@ -41,6 +40,7 @@ from ml_assets.data.snapshots.split_reader import (
     verify,
     verify_file,
 )
+from resources.disk import require_room
 from resources.files import sync, unfinished_folder
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
@@ -61,16 +61,14 @@ def build_snapshot(
     `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
     list. If rows have blobs, an archive lies beside each shard. One partition or one shard is in memory at a time.
-    Raises `EncodingError` if float32 cannot hold a standardised number, and `DiskTooSmall`.
+    Raises `EncodingError` if float32 cannot hold a standardised number, and `DiskFull`.
     """
     fitted = chosen.fitted
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
     schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
     layout = _layout(chosen, shard_bytes)
-    with (
-        unfinished_folder(into) as building,
-        disk_room(building, _bytes_needed(chosen, layout)),
-    ):
+    with unfinished_folder(into) as building:
+        require_room(building, _bytes_needed(chosen, layout))
         scattered = building / "scattered"
         scattered.mkdir()
         orders = list(_orders(chosen, layout, scattered))

@@ -26,7 +26,6 @@ from ml_assets.data.features.encoding import (
     require_columns,
 )
 from ml_assets.data.features.sorted_runs import RUN, VALUE, map_texts, merged
-from ml_assets.data.snapshots.disk_room import disk_room
 from ml_assets.data.snapshots.partitions import PartitionFiles
 from ml_assets.data.snapshots.row_rules import (
     KEY,
@@ -179,7 +178,7 @@ def choose_rows(
     A state that is already fitted is kept. Temporary files lie in a folder in `into`. Raises `SnapshotError` if a
     column is missing, a label is not a finite number or is illegal for the objective, a weight is not a number from 0,
     all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows; the
-    message names rows or partitions, and reasons. Raises `EncodingError` as `fit` does, and `DiskTooSmall`.
+    message names rows or partitions, and reasons. Raises `EncodingError` as `fit` does, and `DiskFull`.
     """
     schema = partitions[0].scan().collect_schema()
     require_roles(schema, spec)
@@ -188,7 +187,7 @@ def choose_rows(
     require_columns(empty, wanted.numeric, wanted.categorical)
     for name in wanted.categorical:
         counted_texts(empty[name])  # refuses types that are not categories
-    with unfinished_folder(into) as folder, disk_room(folder):
+    with unfinished_folder(into) as folder:
         orders = [
             Survey(partition=one, split=split, spec=spec, inputs=wanted, runs=folder / f"{number:06d}")
             for number, one in enumerate(partitions)

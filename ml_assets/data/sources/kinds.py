@@ -23,6 +23,7 @@ from ml_assets.data.tables.manifest import Reconciliation
 from ml_assets.data.tables.spec import Incoming, SourceFailed
 from ml_assets.data.tables.user_code import FeatureFunctionError
 from ml_assets.foundation.days import after
+from resources.memory import explained
 from resources.platform import Platform
 
 
@@ -154,6 +155,6 @@ def span_of(cadence: Cadence, key: str) -> Span | None:
 
 
 def _failure(said: str, cause: BaseException | None) -> SourceFailed:
-    failure = SourceFailed(said)
+    failure = SourceFailed(explained(said, cause))
     failure.__cause__ = cause
     return failure

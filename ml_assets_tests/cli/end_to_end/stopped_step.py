@@ -34,7 +34,7 @@ def main(home: Path) -> int:
             os.kill(os.getpid(), signal.SIGINT)
             while True:  # until the interrupt arrives
                 time.sleep(0.01)
-        with final_unless_transient():
+        with final_unless_transient(Settings(home=home)):
             worked_in(home).touch()
 
     os.environ["DAGSTER_HOME"] = ""  # `prepare_home` sets it

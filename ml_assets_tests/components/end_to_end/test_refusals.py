@@ -48,6 +48,7 @@ from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import WEIGHTS
 from resources.lake import LakeBusy
 from resources.ledger import Person
+from resources.settings import Settings
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
 
@@ -73,7 +74,7 @@ def test_a_terminated_step_is_not_tried_again_even_where_ending_it_failed(
 
     @dg.op(retry_policy=RETRY_TRANSIENT)
     def train(context: dg.OpExecutionContext) -> None:
-        with final_unless_transient():
+        with final_unless_transient(Settings()):
             attempts.append(1)
             context.instance.report_run_canceling(context.run)  # as the page's button does first
             try:

@@ -1,8 +1,6 @@
 """Checkpoints on a real S3 server: whole or absent there, whatever is killed, cut off, full or superseded."""
 
-import subprocess
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ from ml_assets.model.training.checkpoint.checkpoints import StoredCheckpoints
 from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import State
 from ml_assets.model.training.telemetry.event_log import keep_events
+from ml_assets_tests.servers.small_disk import small_disk
 from ml_assets_tests.servers.training.conftest import point_at
 from ml_assets_tests.servers.training.s3_server import OwnS3Server, running
 from ml_assets_tests.training.rank_processes import one_rank, save
@@ -153,17 +152,6 @@ def test_a_store_that_is_away_is_named_and_what_it_had_is_whole(
         storage.start()
     assert f"127.0.0.1:{storage.port}" in str(raised.value)
     assert second.newest_good() == 10
-
-
-@contextmanager
-def small_disk(place: Path, kilobytes: int) -> Iterator[Path]:
-    """A file system of its own that is soon full."""
-    place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={kilobytes}k", "tmpfs", place], check=True)
-    try:
-        yield place
-    finally:
-        subprocess.run(["umount", "--lazy", place], check=True)
 
 
 def test_a_full_disk_under_the_store_keeps_the_checkpoint_before(

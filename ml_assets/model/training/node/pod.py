@@ -43,7 +43,7 @@ from ml_assets.model.training.data.streaming import ShardSource, open_artifacts
 from ml_assets.model.training.node.torchrun import Node, end, start_importing, use_temporary_folder
 from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
 from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
-from resources.files import is_disk_full
+from resources.disk import is_disk_full
 from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed, storage_failed
 from resources.job.events import EVENTS, JOB
 from resources.job.job import ExitCode, TrainingJob
