@@ -247,8 +247,8 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
+    from ml_assets.components.metadata import declared_tables
     from ml_assets.context import launch
-    from ml_assets.data.tables import declared
     from ml_assets.data.tables.layout import UNDATED
     from ml_assets.data.tables.publish.rejected import (
         NotReadmitted,
@@ -263,7 +263,8 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     # Rows without a time belong to no partition, so only a call that names them is refused.
     every = [partition] if partition else quarantined_keys(reader, table)
     keys = [key for key in every if partition or key != UNDATED]
-    tables = declared.DeclaredTables(map(declared.DeclaredTable.of, project.declared.tables().values()))
+    defs = project.defs_of(table)
+    tables = declared_tables(defs)
     readmitted = 0
     refused: list[str] = []
     for key in keys:
@@ -277,7 +278,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
         readmitted += before - left
         say(f"{table} {key}: {counted(before - left, 'row')} readmitted, {left} still in quarantine")
     if keys:
-        launch.tidy(project)
+        launch.tidy(project, defs)
     if readmitted:
         say("Tables that read these partitions are stale now: materialize them to use the rows.")
     if not keys:

@@ -1,7 +1,7 @@
 """Declared models and tables, all definitions, and Dagster's storage: the parts of a project that need Dagster."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -9,16 +9,19 @@ import dagster as dg
 from dagster import BetaWarning, PreviewWarning
 
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.behind import SingleComponents, declared_as
 from ml_assets.components.dataset import Dataset
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.specs import FeatureTableSpec, TrainingPipelineSpec
 from ml_assets.components.training_pipeline import TrainingPipeline
 from ml_assets.context.errors import HomeRefused, NotFound
+from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.data.tables.spec import TableSpec
-from ml_assets.definitions import load
+from ml_assets.definitions import load, loading
 from ml_assets.foundation.checkout import ROOT
 from resources.files import locked
+from resources.platform import Platform
 from resources.settings import Settings
 from resources.words import did_you_mean
 
@@ -27,14 +30,29 @@ Found = TypeVar("Found")
 
 
 class DeclaredComponents:
-    """Components below `defs`, read from their files once."""
+    """Components below `defs`, each read from its file once. A component that is asked for by name is read alone."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._definitions_of: dict[frozenset[str], dg.Definitions | None] = {}
 
     @cached_property
-    def _tree(self) -> dg.ComponentTree:
-        return dg.ComponentTree.for_project(ROOT)
+    def _tree(self) -> PipelineTree:
+        # Dagster's warnings about parameters in beta are for developers.
+        warnings.simplefilter("ignore", BetaWarning)
+        warnings.simplefilter("ignore", PreviewWarning)
+        return PipelineTree.for_project(ROOT)
+
+    @cached_property
+    def _single(self) -> SingleComponents:
+        return SingleComponents(self._tree)
+
+    def _find(self, of_type: type[Component], name: str) -> Component | None:
+        with loading():
+            return self._single.find(of_type, name)
 
     def _components(self, of_type: type[Component]) -> Sequence[Component]:
-        with in_one_line():
+        with in_one_line(), loading():
             return self._tree.get_all_components(of_type)
 
     def pipelines(self) -> dict[str, TrainingPipelineSpec]:
@@ -43,7 +61,12 @@ class DeclaredComponents:
 
     def pipeline(self, model: str) -> TrainingPipelineSpec:
         """Return the declared model of this name. `NotFound` names the nearest declared name, or all."""
-        return _named("TrainingPipeline", model, self.pipelines())
+        return self.find_pipeline(model) or _named("TrainingPipeline", model, self.pipelines())
+
+    def find_pipeline(self, model: str) -> TrainingPipelineSpec | None:
+        """Return the declared model of this name; None if there is none."""
+        alone = self._find(TrainingPipeline, model)
+        return alone.spec if alone else self.pipelines().get(model)
 
     def table_components(self) -> dict[str, Dataset | FeatureTable]:
         """Return the declared datasets and feature tables by the name of their table, such as `features/NAME`."""
@@ -53,8 +76,12 @@ class DeclaredComponents:
 
     def feature_table(self, table: str) -> FeatureTableSpec:
         """Return the declared feature table `features/NAME`. `NotFound` names the nearest declared name, or all."""
-        found = {one.spec.name: one.spec for one in self._components(FeatureTable)}
-        return _named("FeatureTable", table.removeprefix("features/"), found)
+        name = table.removeprefix("features/")
+        if alone := self._find(FeatureTable, name):
+            return alone.spec
+        return _named(
+            "FeatureTable", name, {one.spec.name: one.spec for one in self._components(FeatureTable)}
+        )
 
     def tables(self) -> dict[str, TableSpec]:
         """Return the declared datasets and feature tables by the name of their table, as they are published."""
@@ -62,14 +89,26 @@ class DeclaredComponents:
 
     def table(self, name: str) -> TableSpec:
         """Return the declared table of this name. `NotFound` names the nearest declared name, or all."""
-        return _named("table", name, self.tables())
+        kind, _, rest = name.partition("/")
+        of_type = {"datasets": Dataset, "features": FeatureTable}.get(kind)
+        alone = self._find(of_type, rest) if of_type else None
+        return alone.table if alone else _named("table", name, self.tables())
 
+    @cached_property
+    def definitions(self) -> dg.Definitions:
+        """All definitions."""
+        return load(self._settings, self._tree)
 
-def load_definitions(settings: Settings) -> dg.Definitions:
-    """Return all definitions, without Dagster's warnings about parameters in beta: they are for developers."""
-    warnings.simplefilter("ignore", BetaWarning)
-    warnings.simplefilter("ignore", PreviewWarning)
-    return load(settings)
+    def definitions_of(self, assets: Iterable[str], platform: Platform) -> dg.Definitions | None:
+        """Return all that a run of `assets` needs, with the tables behind them; None if only all definitions do."""
+        names = frozenset(map(declared_as, assets))
+        if names not in self._definitions_of:
+            with loading():
+                from ml_assets.assembly import runnable
+
+                pipelines = self._single.definitions_of(names)
+                self._definitions_of[names] = pipelines and runnable(pipelines, platform)
+        return self._definitions_of[names]
 
 
 def open_storage(settings: Settings) -> dg.DagsterInstance:

@@ -93,7 +93,7 @@ def launch(
         # Refuse wrong resources now, not after the snapshot.
         spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
     first, last = typed_range(
-        target, project.defs.resolve_asset_graph().get(keys[0]).partitions_def, partitions
+        target, project.defs_of(target).resolve_asset_graph().get(keys[0]).partitions_def, partitions
     )
     if last is not None and len(keys) > 1:
         raise LaunchRefused(f"a launch trains a model for one partition: ml-assets launch {target} {last}")
@@ -108,37 +108,48 @@ def _model_named(project: Project, target: str, partitions: str | None) -> Train
 
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
-    models = project.declared.pipelines()
-    if target in models:
-        return models[target]
-    keys = project.defs.resolve_asset_graph().get_all_asset_keys()
-    tables = sorted(key.to_user_string() for key in keys if is_table(key) or is_online(key))
+    model, _, rest = target.partition("/")
+    spec = None if rest and model in ("datasets", "features") else project.declared.find_pipeline(model)
+    if spec is not None and not rest:
+        return spec
+    tables = _tables_in(project.defs_of(target))
     if target in tables:
         return None
-    first, _, rest = target.partition("/")
-    if first in models and rest == HYPERPARAMETERS:
-        if models[first].tuning is None:
+    if spec is not None and rest == HYPERPARAMETERS:
+        if spec.tuning is None:
             raise LaunchRefused(
-                f"{first} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
+                f"{model} declares no study: add `tuning` to its defs.yaml, with `space` and `trials`"
             )
-        return models[first]
-    if first in models and rest in (PREDICTIONS, LIVE):
-        if models[first].scoring is not None:
+        return spec
+    if spec is not None and rest in (PREDICTIONS, LIVE):
+        if spec.scoring is not None:
             return None
-        raise LaunchRefused(f"{first} declares no batch scoring: add `scoring: {{}}` to its defs.yaml")
-    if first in models and rest in STAGES:
+        raise LaunchRefused(f"{model} declares no batch scoring: add `scoring: {{}}` to its defs.yaml")
+    if spec is not None and rest in STAGES:
         raise LaunchRefused(
-            f"{target} materializes only together with the model's other assets: ml-assets launch {first} "
+            f"{target} materializes only together with the model's other assets: ml-assets launch {model} "
             f"{partitions or 'PARTITION'}"
         )
+    raise _unknown(project, target)
+
+
+def _unknown(project: Project, target: str) -> LaunchRefused | NotFound:
+    """Return the error for a target that no file declares, with the nearest of all names."""
+    tables, models = _tables_in(project.defs), project.declared.pipelines()
     if same := [table for table in tables if table.partition("/")[2] == target]:
-        raise LaunchRefused(
+        return LaunchRefused(
             f"'{target}' is a table: give its folder, too: "
             f"{' or '.join(f'ml-assets launch {one} PARTITIONS' for one in same)}"
         )
     studies = [f"{name}/{HYPERPARAMETERS}" for name, one in models.items() if one.tuning is not None]
     names = [*sorted([*models, *studies]), *tables]
-    raise NotFound(f"no model or table is named '{target}'{did_you_mean(target, names)}")
+    return NotFound(f"no model or table is named '{target}'{did_you_mean(target, names)}")
+
+
+def _tables_in(defs: dg.Definitions) -> list[str]:
+    """Return the tables and online stores that `defs` define, sorted."""
+    keys = defs.resolve_asset_graph().get_all_asset_keys()
+    return sorted(key.to_user_string() for key in keys if is_table(key) or is_online(key))
 
 
 def typed_range(
@@ -195,10 +206,11 @@ def materialize(
     Raises `RunFailed`, and `KeyboardInterrupt` if a person stopped it.
     """
     span = {RANGE_START: partition, RANGE_END: last} if partition and last else {}
-    job = project.defs.resolve_implicit_global_asset_job_def()
+    defs = project.defs_of(*sorted(key.to_user_string() for key in keys))
+    job = defs.resolve_implicit_global_asset_job_def()
     run_id = str(uuid.uuid4())
     began = time.monotonic()
-    tidy(project)
+    tidy(project, defs)
     with (
         _announced(project, run_id),
         watched(run_id),
@@ -332,14 +344,14 @@ def _announced(project: Project, run_id: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def tidy(project: Project) -> None:
-    """Update Dagster's records: cancel runs whose process is gone, and log partitions that Dagster lacks."""
+def tidy(project: Project, defs: dg.Definitions) -> None:
+    """Update Dagster's records: cancel runs whose process is gone, and log partitions of `defs` that Dagster lacks."""
     end_abandoned(project)
     reconcile(
         project.instance,
         project.reader(),
         project.platform.ledger,
-        tables_of(project.defs.resolve_asset_graph()),
+        tables_of(defs.resolve_asset_graph()),
         inherited_by(project.platform),
     )
 

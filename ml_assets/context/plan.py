@@ -109,7 +109,8 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
     from ml_assets.extras.tuning.chosen import chosen_for
 
     spec = project.declared.pipeline(model)
-    graph = project.defs.resolve_asset_graph()
+    defs = project.defs_of(model)
+    graph = defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
     if typed_range(model, definition, partition)[1] is not None:
         raise LaunchRefused(f"a plan is for one partition of a model, not for {partition}")
@@ -121,7 +122,7 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         raise LaunchRefused(
             f"{spec.name} {partition}: its window contains no partition of {table}; choose a later partition"
         )
-    tables = declared_tables(project.defs)
+    tables = declared_tables(defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
     chosen = chosen_for(spec, project.platform, window)

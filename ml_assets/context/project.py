@@ -38,14 +38,21 @@ class Project:
         """Declared models and tables. Loads Dagster."""
         from ml_assets.context.declared import DeclaredComponents
 
-        return DeclaredComponents()
+        return DeclaredComponents(self.settings)
 
     @cached_property
     def defs(self) -> "dg.Definitions":
         """All definitions."""
-        from ml_assets.context.declared import load_definitions
+        return self.declared.definitions
 
-        return load_definitions(self.settings)
+    def defs_of(self, *assets: str) -> "dg.Definitions":
+        """Return definitions that hold these assets, such as `MODEL` or `datasets/NAME`, and all tables behind them.
+
+        They may hold more: all, if all are loaded already, or if no `defs.yaml` alone declares one of the assets.
+        """
+        if "defs" in vars(self):
+            return self.defs
+        return self.declared.definitions_of(assets, self.platform) or self.defs
 
     @cached_property
     def instance(self) -> "dg.DagsterInstance":

@@ -171,8 +171,11 @@ def champion_has_seen(spec: PipelineSpec, platform: Platform, window: Sequence[s
 
 
 def _champion(spec: PipelineSpec, platform: Platform) -> tuple[str, Bundle] | None:
-    """Return number and bundle of the version in production; None without one, and if its bundle is lost."""
-    promotion = releases_of(platform).in_production(spec.name)
+    """Return number and bundle of the version in production; None without one, and if its bundle is lost.
+
+    Reads the ledger alone and corrects nothing in MLflow: a plan changes nothing, and MLflow takes seconds to import.
+    """
+    promotion = platform.ledger.models.in_production(spec.name)
     with suppress(CannotScore):
         return None if promotion is None else (promotion.version, opened(platform, promotion.bundle_digest))
     return None
