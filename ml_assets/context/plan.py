@@ -124,10 +124,10 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         )
     tables = declared_tables(defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
-    done = project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
+    done = _is_evaluated(project, spec, partition)
     chosen = chosen_for(spec, project.platform, window)
     initial, initial_fault = _initial(project, spec, window)
-    newest = _newest_checkpoint(project, spec, partition) if partition in done else {}
+    newest = _newest_checkpoint(project, spec, partition) if done else {}
     choice = chosen.choice if chosen is not None else None
     is_whole = not validation.barred and READ_AT in newest
 
@@ -143,9 +143,8 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         to_rebuild=spans(table, list(validation.stale)),
         deprecated=[one for one in tables.with_inputs(table) if one.deprecated],
         commit=reader.commit_id,
-        done=partition in done,
-        has_its_settings=partition in done
-        and newest.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice),
+        done=done,
+        has_its_settings=done and newest.get(SETTINGS_DIGEST) == settings_digest(spec, choice=choice),
         has_its_values=is_whole and newest[READ_DIGEST] == source_values(spec, reader, table, window).digest,
         changes=changes_since(spec, reader, newest[READ_AT], window, champion_columns(spec, project.platform))
         if is_whole
@@ -158,6 +157,16 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         initial_fault=initial_fault,
         champion_has_seen=champion_has_seen(spec, project.platform, window),
     )
+
+
+def _is_evaluated(project: Project, spec: TrainingPipelineSpec, partition: str) -> bool:
+    """True if Dagster knows an evaluation of the partition. The ledger has it, too, and is asked first.
+
+    Opening Dagster's storage takes half as long as importing Dagster, and most plans are about a new partition.
+    """
+    if all(one.partition != partition for one in project.platform.ledger.models.evaluations(spec.name)):
+        return False
+    return partition in project.instance.get_materialized_partitions(stage_key(spec, "evaluation"))
 
 
 def _metric_fault(spec: TrainingPipelineSpec) -> str:

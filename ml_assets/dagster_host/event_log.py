@@ -1,9 +1,8 @@
-"""Dagster's event log: its tables, data versions in its events, and results of asset checks, also without a run.
+"""Dagster's event log: data versions in its events, and results of asset checks, also without a run.
 
-Private area: the event log as a database. The public `DagsterInstance` reads single events and wipes whole assets or
-runs. It neither names the events that an answer needs nor deletes the others, which `extras.event_pruning` does. The
-public `AssetCheckEvaluation` takes the materialization that it is about, as a type that is not public; without it,
-Dagster's page shows no result. The public API reads no earlier results of a check.
+Not here: its tables (`event_tables`). Private area: states of checks and events. The public `AssetCheckEvaluation`
+takes the materialization that it is about, as a type that is not public; without it, Dagster's page shows no result.
+The public API reads no earlier results of a check.
 """
 
 from collections.abc import Sequence
@@ -22,18 +21,12 @@ from dagster._core.storage.asset_check_execution_record import (
     AssetCheckExecutionRecordStatus,
 )
 from dagster._core.storage.dagster_run import NOT_FINISHED_STATUSES
-from dagster._core.storage.event_log import SqlEventLogStorage, SqlEventLogStorageTable
-from dagster._core.storage.event_log.schema import AssetCheckExecutionsTable, AssetEventTagsTable
 
 __all__ = [
     "COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES",
     "INPUT_EVENT_POINTER_TAG_PREFIX",
     "NOT_FINISHED_STATUSES",
     "SKIP_PARTITION_DATA_VERSION_DEPENDENCY_THRESHOLD",
-    "AssetCheckExecutionsTable",
-    "AssetEventTagsTable",
-    "SqlEventLogStorage",
-    "SqlEventLogStorageTable",
     "evaluations",
     "extract_data_provenance_from_entry",
     "is_shown",

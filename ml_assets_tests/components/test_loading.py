@@ -76,6 +76,7 @@ def test_a_plan_imports_no_library_that_only_a_run_needs(tmp_path: Path) -> None
     imported = json.loads(done.stdout.splitlines()[-1])
     assert "It would refuse" in done.stdout, done.stderr
     assert [name for name in HEAVY if name in imported and name != "onnxruntime"] == []
+    assert "structlog" not in imported, "a plan of a new partition opens Dagster's storage"
 
 
 def test_dagsters_page_of_components_lists_the_three(defs: dg.Definitions) -> None:

@@ -24,10 +24,9 @@ from ml_assets.dagster_host.asset_graph import BaseAssetGraph
 from ml_assets.dagster_host.event_log import (
     INPUT_EVENT_POINTER_TAG_PREFIX,
     SKIP_PARTITION_DATA_VERSION_DEPENDENCY_THRESHOLD,
-    AssetEventTagsTable,
-    SqlEventLogStorageTable,
     extract_data_provenance_from_entry,
 )
+from ml_assets.dagster_host.event_tables import AssetEventTagsTable, SqlEventLogStorageTable
 
 _MATERIALIZATION = DagsterEventType.ASSET_MATERIALIZATION.value
 _MADE = (_MATERIALIZATION, DagsterEventType.ASSET_OBSERVATION.value)

@@ -20,6 +20,8 @@ from ml_assets.dagster_host.asset_graph import BaseAssetGraph
 from ml_assets.dagster_host.event_log import (
     COMPLETED_ASSET_CHECK_EXECUTION_RECORD_STATUSES,
     NOT_FINISHED_STATUSES,
+)
+from ml_assets.dagster_host.event_tables import (
     AssetCheckExecutionsTable,
     AssetEventTagsTable,
     SqlEventLogStorage,
