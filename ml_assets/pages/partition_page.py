@@ -5,7 +5,7 @@ and reads what the page shows from lake and ledger; no rows and no MLflow. Not h
 (`partition_pictures`), the address of the page (`links`, `served`).
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
@@ -113,15 +113,10 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
                     run_id=row.run_id,
                 )
             )
-    now: dict[str, tuple[str, ...]] = {}
-    earlier: dict[str, tuple[str, ...]] = {}
-    for name, some in _readers(reader, table, key).items():
-        for one, read in some.items():
-            found = now if read == content else earlier
-            found[name] = (*found.get(name, ()), one)
+    readers = _readers(reader, table, key)
     return PartitionUsers(
-        tables=now,
-        tables_of_earlier_rows=earlier,
+        tables=_of_those(readers, lambda read: read == content),
+        tables_of_earlier_rows=_of_those(readers, lambda read: read != content),
         trainings=tuple(trainings),
         not_asked=max(0, len(rows) - MOST_TRAININGS),
         unknown=tuple(unknown),
@@ -129,18 +124,26 @@ def users_of(platform: Platform, reader: TableReader, table: str, key: str) -> P
     )
 
 
+def _of_those(
+    readers: Mapping[str, Mapping[str, str]], is_wanted: Callable[[str], bool]
+) -> dict[str, tuple[str, ...]]:
+    """Return table → keys of `readers` whose content is wanted; no table without any."""
+    found = {
+        name: tuple(key for key, read in some.items() if is_wanted(read)) for name, some in readers.items()
+    }
+    return {name: keys for name, keys in found.items() if keys}
+
+
 def _readers(reader: TableReader, table: str, key: str) -> dict[str, dict[str, str]]:
     """Return feature table → its partitions at the reader's commit that read `table` `key` → content that each read.
 
     The oldest and the newest partition of a table tell if it reads `table`: the others are read only then.
     """
+    described = reader.described()
+    ends = {(name, end) for name, keys in described.items() for end in (keys[0], keys[-1])}
     found: dict[str, dict[str, str]] = {}
-    for name in reader.tables():
-        keys = reader.keys(name)
-        ends, _ = reader.checked_manifests(name, sorted({keys[0], keys[-1]}) if keys else [])
-        if not any(table in manifest.inputs for manifest in ends.values()):
-            continue
-        sound, _ = reader.checked_manifests(name, keys)
+    for name in sorted({name for (name, _), inputs in reader.inputs_read(ends).items() if table in inputs}):
+        sound, _ = reader.checked_manifests(name, reader.keys(name))
         found[name] = {
             one: read for one, manifest in sound.items() if (read := manifest.inputs.get(table, {}).get(key))
         }

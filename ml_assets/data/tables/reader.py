@@ -8,7 +8,8 @@ import hashlib
 import json
 import shutil
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
@@ -190,10 +191,27 @@ class TableReader:
 
     def tables(self) -> list[str]:
         """Return the ids of all tables that have a partition, sorted."""
-        found = (
-            layout.partition_of(one.path) for one in self.store.list(self.commit_id, layout.ALL_MANIFESTS)
-        )
-        return sorted({place[0] for place in found if place is not None})
+        return [*self.described()]
+
+    def described(self) -> dict[str, list[str]]:
+        """Return table → keys of its partitions that have a manifest, both sorted. One listing for all tables."""
+        found: dict[str, list[str]] = {}
+        for one in self.store.list(self.commit_id, layout.ALL_MANIFESTS):
+            if (place := layout.partition_of(one.path)) is not None:
+                found.setdefault(place[0], []).append(place[1])
+        return {table: sorted(found[table]) for table in sorted(found)}
+
+    def inputs_read(self, partitions: Iterable[tuple[str, str]]) -> dict[tuple[str, str], Set[str]]:
+        """Return (table, key) → its input tables, as the manifest names them, of those that have a readable manifest.
+
+        Lists no table, and does not compare a manifest with its files.
+        """
+        paths = {layout.manifest_path(*one): one for one in partitions}
+        found: dict[tuple[str, str], Set[str]] = {}
+        for path, local in self.store.fetch(self.commit_id, list(paths)).items():
+            with suppress(ManifestUnreadable):
+                found[paths[path]] = PartitionManifest.from_json(local.read_bytes()).inputs.keys()
+        return found
 
     def keys(self, table: str) -> list[str]:
         """Return the keys of the existing partitions, sorted."""
