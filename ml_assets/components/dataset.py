@@ -18,9 +18,10 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import kind, open_source, read_partitions
-from ml_assets.data.sources.protocol import PageFacts, SourceReader
+from ml_assets.data.sources.kinds import kind, open_source, read_partitions, span_of
+from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
 from ml_assets.data.sources.watched import WatchedPartitions
+from ml_assets.data.sources.workers import read_by_workers
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.layout import MAIN
@@ -55,11 +56,19 @@ class Dataset(SpecComponent):
         @contextmanager
         def read(run: TableRun) -> Iterator[RunRows]:
             with closing(open_source(spec.source, spec.source_table, run.platform)) as source:
+
+                def facts() -> PageFacts:
+                    return {**source.facts(), **recheck_facts(spec, source, run.platform)}
+
+                if spec.source.reads_at_once > 1:
+                    found = read_by_workers(
+                        run.platform, spec.source, spec.source_table, table, run.keys, spec.require_closed
+                    )
+                    with closing(found) as made:
+                        yield RunRows(incoming=made, facts=facts)
+                    return
                 incoming = read_partitions(source, table.cadence, run.keys, spec.require_closed)
-                yield RunRows(
-                    incoming=_noting_older_marks(run, table.table, incoming),
-                    facts=lambda: {**source.facts(), **recheck_facts(spec, source, run.platform)},
-                )
+                yield RunRows(incoming=_noting_older_marks(run, table.table, incoming), facts=facts)
 
         facts = {"source": kind(spec.source)} | ({"known at": spec.known_at} if spec.known_at else {})
         asset = table_asset(spec, table, read, kind="table", facts=facts)

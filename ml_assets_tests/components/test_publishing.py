@@ -12,6 +12,7 @@ from ml_assets.components.assets.table import UNCHANGED
 from ml_assets.components.metadata import ROOT_RUN
 from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
+from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import (
     Installation,
     failure_metadata,
@@ -335,3 +336,19 @@ def test_an_accepted_day_passes_its_blocking_checks_when_it_comes_again(
     assert again.success
     checks = {check.check_name: check.passed for check in again.get_asset_check_evaluations()}
     assert checks == {"contract": True, "volume": True, "warnings": False}
+
+
+def test_workers_make_the_tables_that_one_process_makes(tmp_path: Path) -> None:
+    """Days that a source may read at once, and features in pieces of a day: the same objects on main."""
+    workers = {"chunk_mib": 1e-6, "pool_workers": 2, "pool_after_seconds": 0}
+    source = {**readings_pipeline.DATASET["source"], "at_once": 2}
+    first, *_, last = days(4)
+    digests: list[list[dict[str, str]]] = []
+    for name, changes, dataset in (("alone", {}, {}), ("workers", workers, {"source": source})):
+        settings = Settings.model_validate({"home": tmp_path / name, **changes})
+        place = Installation(tmp_path / name, readings_components(dataset=dataset), settings)
+        results = [place.run(table, partition=first, last=last) for table in (READINGS, FEATURES)]
+        assert [one.success for one in results] == [True, True]
+        digests.append([dict(place.main.digests(table)) for table in (READINGS, FEATURES)])
+    assert digests[0] == digests[1]
+    assert [len(one) for one in digests[0]] == [4, 4]

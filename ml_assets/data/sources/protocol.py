@@ -126,6 +126,11 @@ class SourceSection(Section):
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def reads_at_once(self) -> int:
+        """Partitions that may be read at the same time, each by a reader of its own."""
+        return 1
+
+    @property
     def lacks_for_latest(self) -> str | None:
         """Key that the section lacks to find the newest day of the source, and its meaning; None if it lacks none."""
         return None

@@ -6,6 +6,7 @@ from functools import wraps
 from typing import Any, Literal, cast
 
 import polars as pl
+from pydantic import Field
 
 from ml_assets.data.sources.protocol import SourceReader, SourceRows, SourceSection, SourceTable, Span
 from ml_assets.data.tables.user_code import (
@@ -34,6 +35,14 @@ class PythonSource(SourceSection):
     latest: FunctionPath | None = None
     """`package.module.function`: `() -> date`, the latest complete day of the source; a sensor asks it. For hourly
     partitions `() -> datetime`, the begin of the latest complete hour."""
+    at_once: int = Field(default=1, ge=1, examples=[8])
+    """Partitions of a long range that workers may read at the same time. Each worker imports the function and calls it
+    by itself, so a limit that the function keeps for a server holds in each of them alone."""
+
+    @property
+    def reads_at_once(self) -> int:
+        """See `SourceSection`."""
+        return self.at_once
 
     @property
     def code_version(self) -> str:

@@ -55,14 +55,12 @@ class FeatureTask:
     folder: str = ""
     """Folder of the artifacts for the files of partitions that leave a worker."""
 
-    def __reduce__(self) -> tuple[object, tuple[object, ...]]:
+    def __getstate__(self) -> dict[str, Any]:
         """Travel to a worker with the commit in place of the reader."""
-        return _in_worker, ({**vars(self), "reader": self.reader.commit_id},)
+        return {**vars(self), "reader": self.reader.commit_id}
 
-
-def _in_worker(fields: dict[str, Any]) -> FeatureTask:
-    reader = TableReader(fields["platform"].lake, fields["reader"])
-    return FeatureTask(**fields | {"reader": reader})
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, reader=TableReader(state["platform"].lake, state["reader"]))
 
 
 def features_of(task: FeatureTask, pieces: Iterable[Sequence[str]]) -> Generator[MadePartition]:
