@@ -18,8 +18,8 @@ from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import DatasetSpec
-from ml_assets.data.sources.kinds import kind, open_source, read_partitions, span_of
-from ml_assets.data.sources.protocol import PageFacts, ReadPartition, SourceReader
+from ml_assets.data.sources.kinds import kind, open_source, read_partitions
+from ml_assets.data.sources.protocol import PageFacts, SourceReader
 from ml_assets.data.sources.watched import WatchedPartitions
 from ml_assets.data.sources.workers import read_by_workers
 from ml_assets.data.tables.cadence import Cadence
