@@ -14,10 +14,10 @@ import polars as pl
 
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.context.errors import NotFound
-from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot, rows_behind_kept
 from ml_assets.data.snapshots.row_choice import ROW
-from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
+from ml_assets.data.snapshots.split_reader import SplitName
+from ml_assets.data.snapshots.split_rows import SplitScan, rows_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.validation.column_types import polars_type
 from ml_assets.model.release.bundle_store import Bundle
@@ -54,8 +54,7 @@ class OpenedSnapshot:
     """Commit of the lake with the rows."""
     digest: str
     label: str
-    _snapshot: Snapshot
-    _table: pl.LazyFrame
+    _rows: Mapping[SplitName, SplitScan]
     _folder: tempfile.TemporaryDirectory[str]
     """Documents of the snapshot, which are deleted with this object."""
 
@@ -64,10 +63,10 @@ class OpenedSnapshot:
 
         They are raw: neither filled nor standardised.
         """
-        found = rows_of(self._table, self._snapshot)
-        if split not in found:
-            raise NotFound(f"a snapshot has no split {split!r}; it has {', '.join(found)}")
-        return found[split].drop(ROW)
+        if split not in self._rows:
+            raise NotFound(f"a snapshot has no split {split!r}; it has {', '.join(self._rows)}")
+        rows = self._rows[split]
+        return rows.read(rows.columns).drop(ROW)
 
 
 def open_snapshot(platform: Platform, name: str) -> OpenedSnapshot:
@@ -83,8 +82,7 @@ def open_snapshot(platform: Platform, name: str) -> OpenedSnapshot:
         source_commit=reader.commit_id,
         digest=snapshot.digest,
         label=snapshot.label,
-        _snapshot=snapshot,
-        _table=reader.scan(snapshot.source.table, list(snapshot.source.partitions)),
+        _rows=rows_of(reader, snapshot.source.table, list(snapshot.source.partitions), snapshot),
         _folder=folder,
     )
 

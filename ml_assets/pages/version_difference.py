@@ -11,11 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-import polars as pl
-
-from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.keep import commit_that_keeps, kept_snapshot
 from ml_assets.data.snapshots.split_reader import Snapshot, SnapshotError
+from ml_assets.data.snapshots.split_rows import SplitScan, rows_of
 from ml_assets.data.tables.history.diff import ReadWindow, TableChange, compare_windows
 from ml_assets.data.tables.reader import PartitionMissing, TableReader
 from ml_assets.model.evaluation.comparison.model_difference import Difference
@@ -302,13 +300,13 @@ def _on_the_same_rows(
     words = f"the holdout of {source.name}, {first} to {last}"
     with tempfile.TemporaryDirectory(prefix="ml-assets-") as folder:
         try:
-            snapshot, holdout, table = _holdout(
+            snapshot, holdout = _holdout(
                 platform, source, bundles[source.name].facts.lineage.fingerprint, Path(folder)
             )
         except (RefNotFound, ObjectNotFound, PartitionMissing, InputsUnknown, SnapshotError) as error:
             return None, (f"The lake lost {words}: {error}.",), words, ()
         asked = replace(bundles[source.name].facts.question, objective=spec.evaluation.objective)
-        rows = MeasuredRows.of(spec, snapshot, holdout, table, asked)
+        rows = MeasuredRows.of(spec, snapshot, holdout, asked)
         answers: list[Any] = []
         cannot: list[str] = []
         for one in (old, new):
@@ -334,7 +332,7 @@ def _on_the_same_rows(
 
 def _holdout(
     platform: Platform, source: VersionFacts, fingerprint: str, folder: Path
-) -> tuple[Snapshot, pl.DataFrame, pl.LazyFrame]:
+) -> tuple[Snapshot, SplitScan]:
     model, window, evaluation = source.version.model, _window(platform, source), source.evaluation
     read_at = evaluation.trained_on.commit
     kept = commit_that_keeps(platform.lake, model, fingerprint, evaluation.bundle_digest, read_at)
@@ -342,8 +340,7 @@ def _holdout(
         raise RefNotFound(f"no branch keeps the snapshot that was read at commit {read_at[:12]}")
     # The partition of the run that froze the snapshot; a later evaluation of the same bundle is of the same partition.
     snapshot = kept_snapshot(platform.lake, kept, model, evaluation.partition, folder)
-    table = window.reader.scan(window.table, window.keys)
-    return snapshot, rows_of(table, snapshot)["holdout"], table
+    return snapshot, rows_of(window.reader, window.table, window.keys, snapshot)["holdout"]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -37,6 +37,17 @@ def grades(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.La
     return shifts(inputs, first, last).with_columns(grade.alias("made"))
 
 
+UNREAD = [f"unread_{number:02}" for number in range(20)]
+
+
+def with_unread(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """Return the rows of `shifts` with 20 columns of numbers that no model reads."""
+    numbers = [
+        (pl.col("load") * (place + 1)).cast(pl.Float64).alias(name) for place, name in enumerate(UNREAD)
+    ]
+    return shifts(inputs, first, last).with_columns(numbers)
+
+
 TEXT_TOKENS = 14
 
 

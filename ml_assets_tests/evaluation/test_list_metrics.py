@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.metrics import ndcg_score
 
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.comparison.holdout_rows import few_lists
+from ml_assets.model.evaluation.comparison.holdout_rows import places_of_few_lists
 from ml_assets.model.evaluation.metrics.bootstrap import block_form
 from ml_assets.model.evaluation.metrics.list_metrics import ListFigures, gain, reciprocal_rank, share_found
 from ml_assets.model.evaluation.metrics.metrics import metric_named
@@ -169,10 +169,10 @@ def test_blocks_whose_lists_have_no_value_do_not_count() -> None:
 
 def test_few_lists_are_whole_and_spread_evenly() -> None:
     holdout, _ = _holdout()
-    few = few_lists(holdout, "session", 100)
+    few = holdout[places_of_few_lists(holdout["session"], 100)]
     assert few["session"].value_counts()["count"].to_list() == [5] * 20
     assert few["session"].max() == 59
-    assert few_lists(holdout, "session", 1000).equals(holdout)
+    assert places_of_few_lists(holdout["session"], 1000).tolist() == list(range(holdout.height))
 
 
 def test_a_list_in_two_blocks_is_refused_by_name() -> None:

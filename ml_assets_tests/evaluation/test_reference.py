@@ -145,11 +145,8 @@ def test_categories_not_seen_and_of_no_weight_count_nothing(monkeypatch: pytest.
     assert np.isfinite(few.predict(HOLDOUT)).all()
 
 
-def test_of_a_long_window_rows_spread_evenly_are_fitted_and_it_says_so(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(reference, "MOST_VALUES", 3 * 1000)
-    found = fitted("binary")
+def test_a_fit_on_some_rows_of_a_long_window_says_so() -> None:
+    found = reference_model(TRAIN[::3], VALIDATION, STATE.encode, "binary", label="binary", all_rows=3000)
     assert "1,000 of 3,000 rows" in found.name
     assert METRICS["auc"].value(HOLDOUT["binary"].to_numpy(), found.predict(HOLDOUT)) > 0.7
 

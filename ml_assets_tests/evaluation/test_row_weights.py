@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
-from ml_assets.model.evaluation.comparison.baseline import GroupMeans, naive_baseline
+from ml_assets.model.evaluation.comparison.baseline import GroupMeans, LabelSums, naive_baseline
 from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.declared_metrics import OwnMetric
 from ml_assets.model.evaluation.comparison.explanations import explain
@@ -190,7 +190,8 @@ def test_worst_slices_of_weighted_rows_are_those_of_repeated_rows() -> None:
 
     def found(one: HoldoutCase, challenger: Vector, weight: str | None) -> Any:
         given = one.predictions() | {"challenger": challenger}
-        some = worst_slices(one.holdout, given, SPEC, label="label", weight=weight, features=["carrier"])
+        carriers = [one.holdout["carrier"]]
+        some = worst_slices(one.holdout, given, SPEC, label="label", weight=weight, features=carriers)
         assert some is not None
         assert some.worse
         return some.model_dump()
@@ -262,12 +263,15 @@ def test_baseline_of_weighted_rows_is_that_of_repeated_rows(
     train = pl.DataFrame(rows, schema={"label": pl.Float64, "g": pl.String, "w": pl.Float64}, orient="row")
     times = train["w"].to_numpy()
     again = train[np.repeat(np.arange(train.height), times.astype(int))]
-    weighted = GroupMeans.fit(train, weight="w", groups=["g"], prior_rows=prior, quantile=quantile)
-    other = GroupMeans.fit(again, groups=["g"], prior_rows=prior * times.mean(), quantile=quantile)
+
+    def fitted(frame: pl.DataFrame, weight: str | None, prior: float) -> GroupMeans:
+        sums = LabelSums.of([frame], weight=weight, groups=["g"], by_label=quantile is not None)
+        return GroupMeans.fit(sums, prior_rows=prior, quantile=quantile)
+
+    weighted, other = fitted(train, "w", prior), fitted(again, None, prior * times.mean())
     assert weighted.predict(train) == pytest.approx(other.predict(train))
     scaled = train.with_columns(pl.col("w") * 1e-3)
-    other_unit = GroupMeans.fit(scaled, weight="w", groups=["g"], prior_rows=prior, quantile=quantile)
-    assert other_unit.predict(train) == pytest.approx(weighted.predict(train))
+    assert fitted(scaled, "w", prior).predict(train) == pytest.approx(weighted.predict(train))
 
 
 def regression_rows(objective: ObjectiveName, seed: int) -> pl.DataFrame:
@@ -310,7 +314,7 @@ def test_reference_and_baseline_fit_and_choose_by_weights(objective: ObjectiveNa
     assert fitted(constant, "w") == pytest.approx(unweighted, rel=1e-6, abs=1e-6)
     spec = BaselineSpec()
     means = [
-        naive_baseline(of[0], of[1], spec, objective, weight=weight, classes=classes).predict(validation)
+        naive_baseline([of[0]], of[1], spec, objective, weight=weight, classes=classes).predict(validation)
         for of, weight in ((again, None), ([train, validation], "w"))
     ]
     assert means[0] == pytest.approx(means[1])

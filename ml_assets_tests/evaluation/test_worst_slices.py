@@ -63,7 +63,8 @@ def spec(**changes: Any) -> EvaluationSpec:
 def found(rows: pl.DataFrame, features: list[str] = FEATURES, **changes: Any) -> WorstSlices:
     """Search in predictions whose absolute errors are the column `error`."""
     predictions = {"challenger": rows["error"].to_numpy(), "baseline": np.full(rows.height, 1.0)}
-    one = worst_slices(rows, predictions, spec(**changes), label="label", features=features)
+    columns = rows.select(features).iter_columns()
+    one = worst_slices(rows, predictions, spec(**changes), label="label", features=columns)
     assert one is not None
     return one
 
@@ -121,13 +122,13 @@ def test_numbers_are_cut_at_quantiles_and_lose_no_row() -> None:
     rows = pl.DataFrame(
         {"n": [None, float("nan"), *[0.0] * 50, *range(1, 49)], "t": ["a", None] * 50}, strict=False
     )
-    number, text = coded_columns(rows, [SliceBy(column="t")], ["n"], least_rows=1)[::-1]
+    number, text = coded_columns(rows, [SliceBy(column="t")], [rows["n"]], least_rows=1)[::-1]
     assert number.parts[0] == "0 to 0"
     assert "(none)" in number.parts
     assert number.code.max() < len(number.parts)
     assert sorted(text.parts) == ["(none)", "a"]
     many = pl.DataFrame({"t": [f"v{index % 40}" for index in range(4_000)]})
-    (column,) = coded_columns(many, [], ["t"], least_rows=100)
+    (column,) = coded_columns(many, [], [many["t"]], least_rows=100)
     assert len(column.parts) == MOST_PARTS
     assert (column.code == MOST_PARTS).sum() == 2_800
 
@@ -174,7 +175,8 @@ def test_report_and_asset_page_name_them_with_the_number_looked_at(case: Holdout
             predictions |= {"challenger": np.where(bad, 1 - case.challenger, case.challenger)}
         else:
             predictions |= {"challenger": case.challenger}
-        search = worst_slices(case.holdout, predictions, rules, label="label", features=["carrier"])
+        carriers = [case.holdout["carrier"]]
+        search = worst_slices(case.holdout, predictions, rules, label="label", features=carriers)
         report = Report(
             title="m",
             partition="p",

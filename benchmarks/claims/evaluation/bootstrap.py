@@ -26,6 +26,7 @@ from ml_assets.model.evaluation.comparison.holdout_rows import redraws_of
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.bootstrap import block_form, draw_blocks, estimate, interval, paired
 from ml_assets.model.evaluation.metrics.metrics import METRICS, Vector, metrics_of
+from ml_assets.model.evaluation.report_document import WorstSlices
 from ml_assets.model.evaluation.spec import EvaluationSpec
 
 ROWS, DAYS, DRAWS = 54_000, 61, 1000
@@ -97,10 +98,15 @@ def all_intervals(frame: pl.DataFrame, scores: dict[str, Vector]) -> int:
     return found
 
 
+def worst_of(frame: pl.DataFrame, scores: dict[str, Vector], spec: EvaluationSpec) -> WorstSlices | None:
+    """Search the worst slices by all features."""
+    return worst_slices(frame, scores, spec, label="label", features=frame.select(FEATURES).iter_columns())
+
+
 def whole_measurement(frame: pl.DataFrame, scores: dict[str, Vector], spec: EvaluationSpec) -> int:
     """Measure everything that a report shows of the holdout but explanations; return the number of measured slices."""
     found = evaluate(frame, scores, spec, champion=Champion("peer"))
-    worst_slices(frame, scores, spec, label="label", features=FEATURES)
+    worst_of(frame, scores, spec)
     rows = ScoredRows.of(frame.get_column("label"), scores["challenger"], np.ones(frame.height))
     if spec.costs is not None:
         threshold_table(spec.costs, rows, rows, redraws_of(frame, spec), spec.confidence)
@@ -141,7 +147,7 @@ def main() -> int:
             "evaluation": lambda: evaluate(frame, scores, SPEC, champion=Champion("peer")),
             "whole": lambda: whole_measurement(frame, scores, SPEC),
             "by session": lambda: whole_measurement(frame, scores, BY_SESSION),
-            "worst slices": lambda: worst_slices(frame, scores, SPEC, label="label", features=FEATURES),
+            "worst slices": lambda: worst_of(frame, scores, SPEC),
         },
         rounds=3 if arguments.quick else 7,
     )
@@ -150,7 +156,7 @@ def main() -> int:
     taken, whole = timings["intervals"].median, timings["evaluation"].median
     together, spread = timings["whole"].median, timings["whole"].spread
     found = timings["worst slices"].median
-    searched = worst_slices(frame, scores, SPEC, label="label", features=FEATURES)
+    searched = worst_of(frame, scores, SPEC)
     looked_at = 0 if searched is None else searched.candidates
     by_day = width(frame, scores["challenger"], day_numbers(frame), DAYS)
     single = width(frame, scores["challenger"], np.arange(ROWS, dtype=np.intp), ROWS)

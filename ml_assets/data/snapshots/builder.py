@@ -2,8 +2,9 @@
 
 The rows of a split are chosen once, when the snapshot is made, and an evaluation reads the rows that its index names.
 An index file is one delta-encoded Parquet file, in which row numbers of whole partitions take almost no space. Here:
-the number of shards, writing a folder that is either complete or absent, and reading index and fitted state back. Not
-here: choosing rows and fitting (row_choice), the rows of a shard (scatter), the rows for training (split_reader).
+the number of shards, writing a folder that is either complete or absent, and reading the fitted state back. Not here:
+choosing rows and fitting (row_choice), the rows of a shard (scatter), the rows for training (split_reader) and for an
+evaluation (split_rows).
 """
 
 import errno
@@ -14,14 +15,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.snapshots.row_choice import ROW, ChosenRows
+from ml_assets.data.snapshots.row_choice import ChosenRows
 from ml_assets.data.snapshots.scatter import Cut, Gather, Layout, Scatter, gather, scatter, taken_file
 from ml_assets.data.snapshots.shards import MEMBER_BYTES
-from ml_assets.data.snapshots.spec import SnapshotError
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
     MANIFEST,
@@ -222,15 +221,6 @@ def write_index(folder: Path, split: SplitName, parts: Iterable[NDArray[np.int64
     )
 
 
-def read_index(snapshot: Snapshot, split: SplitName) -> NDArray[np.int64]:
-    """Return the row numbers of a split, `[rows]`, ascending. `ShardChanged` if the file differs from the manifest."""
-    index = snapshot.index_of(split)
-    path = snapshot.folder / index.path
-    verify_file(path, index)
-    rows: NDArray[np.int64] = _parquet.read_table(path)[_COLUMN].to_numpy()
-    return rows
-
-
 def fitted_of(snapshot: Snapshot) -> FittedState:
     """Return the scales, vocabularies and classes of a snapshot.
 
@@ -248,26 +238,3 @@ def fitted_of(snapshot: Snapshot) -> FittedState:
             f"{fitted.digest[:12]}…. {REBUILD}"
         )
     return fitted
-
-
-def rows_of(table: pl.LazyFrame, snapshot: Snapshot) -> dict[SplitName, pl.DataFrame]:
-    """Return split → its rows of `table`, from which `snapshot` was made.
-
-    The rows have the table's columns without binary columns, and `ROW`. They are in the order of the table, as
-    `ChosenRows.of` returned them for the snapshot. Raises `ShardChanged` for a damaged index, `SnapshotError` for a
-    table that lacks rows.
-    """
-    schema = table.collect_schema()
-    binary = [name for name, dtype in schema.items() if dtype == pl.Binary]
-    numbered = table.with_row_index(ROW).with_columns(pl.col(ROW).cast(pl.Int64)).drop(binary)
-    frame = numbered.collect(engine="streaming" if binary else "auto")
-    found: dict[SplitName, pl.DataFrame] = {}
-    for split in SPLITS:
-        rows = read_index(snapshot, split)
-        if len(rows) and rows[-1] >= frame.height:
-            raise SnapshotError(
-                f"the {split} split has row {rows[-1]}, but the table has {frame.height} rows: the snapshot "
-                f"was made from another table. Launch the training again"
-            )
-        found[split] = frame[rows]
-    return found

@@ -139,7 +139,7 @@ class Shard:
 
 @dataclass(frozen=True, kw_only=True)
 class SplitIndex:
-    """One index file: the rows of a split, as numbers of rows of the feature table (`builder.read_index`)."""
+    """One index file: the rows of a split, as numbers of rows of the feature table (`split_rows.index_parts`)."""
 
     split: SplitName
     path: str

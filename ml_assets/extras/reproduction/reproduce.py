@@ -15,8 +15,8 @@ from typing import Literal, get_args
 
 import numpy as np
 
-from ml_assets.data.snapshots.builder import rows_of
 from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_rows import rows_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.foundation.links import read_artifact
@@ -178,13 +178,12 @@ def _compared(
 
     yield _same("snapshot", bundle.facts.lineage.snapshot_digest, snapshot.digest)
     yield _same("weights", bundle.facts.lineage.weights_sha256, result.weights_sha256)
-    table = reader.scan(row.trained_on.table, keys)
-    holdout = rows_of(table, snapshot)["holdout"]
+    holdout = rows_of(reader, row.trained_on.table, keys, snapshot)["holdout"]
     made_by = versions_behind(reader, row.trained_on.table, keys)
     seen = bundle.facts.lineage.seen
-    again, _ = bundle_of(spec, job, snapshot, result, holdout, table, made_by, seen, store)
+    again = bundle_of(spec, job, snapshot, result, holdout, made_by, seen, store)
     yield _same("bundle", bundle.digest, again.digest)
-    rows = MeasuredRows.of(spec, snapshot, holdout, table, bundle.facts.question)
+    rows = MeasuredRows.of(spec, snapshot, holdout, bundle.facts.question)
     before, after = scored(bundle, rows), scored(again, rows)
     worst = float(np.max(np.abs(after - before) / np.maximum(1.0, np.abs(before)), initial=0.0))
     yield ReproducedPart(

@@ -67,7 +67,8 @@ from ml_assets.model.training.step.objectives import objective_of
 from resources.environment import installed_version
 
 MOST_ROWS = 64
-_REAL_ROWS = 48
+GOLDEN_ROWS = 48
+"""Real rows if they have no blobs."""
 GOLDEN_BLOBS = 12
 """Real rows if each has a blob, because blobs may be large."""
 
@@ -84,7 +85,7 @@ def golden_rows(frame: pl.DataFrame, fitted: FittedState, blob: str = "") -> pl.
         raise ValueError("cannot draw golden rows, because the frame has no rows: pass the holdout")
     first = raw.head(1)
     parts = [
-        few_rows(raw, GOLDEN_BLOBS if blob else _REAL_ROWS),
+        few_rows(raw, GOLDEN_BLOBS if blob else GOLDEN_ROWS),
         first.with_columns(pl.lit(None, raw.schema[name]).alias(name) for name in names),
     ]
     for state in fitted.categorical:

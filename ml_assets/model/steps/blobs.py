@@ -16,9 +16,10 @@ from numpy.typing import NDArray
 
 from ml_assets.data.snapshots.row_choice import ChosenRows, with_blobs
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, SplitName
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets.data.tables.user_code import standalone
 from ml_assets.foundation.objective_facts import PADDING
-from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
+from ml_assets.model.evaluation.comparison.holdout_rows import few_places, few_rows
 from ml_assets.model.evaluation.comparison.texts import (
     TRIGRAM,
     UNIGRAM,
@@ -34,6 +35,10 @@ from ml_assets.model.steps.spec import ModelInputsSection
 
 _TRIED = 8
 """Blobs of each split that are tried before a launch."""
+_AT_ONCE = 98_304
+"""Rows of a split that are predicted at once: 22 MB of 28 columns. It is a multiple of the rows that `ServingModel`
+takes from a frame at once. So each run of the graph gets the same rows as if one call predicted all rows, and returns
+the same bits."""
 
 
 def decoder_of(features: ModelInputsSection) -> BlobDecoder | None:
@@ -70,6 +75,27 @@ def predicted(
         except RowRefused as error:
             name = names_of(part[error.row], primary_key)[0]
             raise (error.named(name) if name else error) from None
+    return np.concatenate(found)
+
+
+def predictions_of(model: ServingModel, rows: SplitScan, primary_key: Sequence[str]) -> NDArray[np.float64]:
+    """Return `[rows]` predictions for all rows of a split, which are read a few at a time.
+
+    Raises the errors of `predicted`.
+    """
+    read = [column.name for column in model.inputs]
+    if model.blob in rows.table.collect_schema():
+        return predicted(model, rows.read([*read, *primary_key]), rows.table, primary_key)
+    found: list[NDArray[np.float64]] = []
+    first = 0
+    for part in rows.parts(read, _AT_ONCE):
+        try:
+            found.append(model.predict(part))
+        except RowRefused as error:
+            place = first + error.row
+            name = names_of(rows.take(np.array([place]), primary_key), primary_key)[0]
+            raise error.named(name or f"{place}") from None
+        first += part.height
     return np.concatenate(found)
 
 
@@ -196,22 +222,22 @@ class TextModels:
 def counted_models(
     features: ModelInputsSection,
     challenger: ServingModel,
-    train: pl.DataFrame,
-    holdout: pl.DataFrame,
-    table: pl.LazyFrame,
+    train: SplitScan,
+    holdout: SplitScan,
 ) -> TextModels:
     """Count the tokens of the training texts, and measure the counts and the challenger on the texts of the holdout."""
     if features.blob is None or features.blob.vocabulary is None:
         raise ValueError("rows are not texts")
-    vocabulary = features.blob.vocabulary
-    _, some = next(read_texts(features, train.head(1), table))
-    few = few_rows(train, max(1, MOST_COUNTED // some.shape[1]))
+    vocabulary, key = features.blob.vocabulary, features.primary_key
+    _, some = next(read_texts(features, train.take(np.array([0]), key), train.table))
+    few = train.take(few_places(train.height, max(1, MOST_COUNTED // some.shape[1])), key)
 
-    counts = NGrams.fit((tokens for _, tokens in read_texts(features, few, table)), vocabulary, TRIGRAM)
+    counts = NGrams.fit((tokens for _, tokens in read_texts(features, few, train.table)), vocabulary, TRIGRAM)
     models: dict[Role, NGrams] = {"baseline": counts.shortened(UNIGRAM), "reference": counts}
     sums: dict[Role, list[TokenSums]] = {"challenger": [], "baseline": [], "reference": []}
     answers: dict[Role, list[NDArray[np.float64]]] = {role: [] for role in models}
-    for part, _ in read_texts(features, holdout, table):
+    read = [*key, *(column.name for column in challenger.inputs)]
+    for part, _ in read_texts(features, holdout.read(read), holdout.table):
         nats, tokens = challenger.predict_tokens(part)
         sums["challenger"].append(TokenSums.of(nats, tokens, vocabulary))
         for role, model in models.items():

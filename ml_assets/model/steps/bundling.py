@@ -16,12 +16,13 @@ from torch import nn
 
 from ml_assets.data.snapshots.builder import fitted_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.days import Days
 from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.comparison.holdout_rows import few_rows
+from ml_assets.model.evaluation.comparison.holdout_rows import few_places, few_rows
 from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
-from ml_assets.model.release.bundle import GOLDEN_BLOBS, BundleContents, build_bundle
+from ml_assets.model.release.bundle import GOLDEN_BLOBS, GOLDEN_ROWS, BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, Lineage
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
@@ -54,30 +55,35 @@ def bundle_of(
     job: TrainingJob,
     snapshot: Snapshot,
     result: TrainingResult,
-    holdout: pl.DataFrame,
-    table: pl.LazyFrame,
+    holdout: SplitScan,
     made_by: str,
     seen: Days,
     store: BundleStore,
-) -> tuple[Bundle, pl.DataFrame]:
-    """Build the bundle of a finished training in `store`; return it with the raw rows from which its golden rows come.
+) -> Bundle:
+    """Build the bundle of a finished training in `store`, with golden rows from the holdout.
 
-    `holdout` are the raw rows of the holdout, `table` all rows of the window, `made_by` the code versions behind them,
-    `seen` the days behind the weights.
+    `made_by` are the code versions behind the rows, `seen` the days behind the weights.
     """
     decode = decoder_of(spec.features)
-    raw = holdout if decode is None else few_with_blobs(holdout, table, decode.column, GOLDEN_BLOBS)
     contents = BundleContents(
         module=_trained(job, snapshot, result),
         fitted=fitted_of(snapshot),
         objective=facts_of(spec.evaluation.objective).trained_as,
-        rows=raw,
+        rows=few_raw(spec, holdout, GOLDEN_ROWS),
         lineage=_lineage(spec, job, snapshot, result, made_by, seen),
         metrics={"best_validation_loss": result.best_validation_loss},
         decode=decode,
         vocabulary=snapshot.inputs.vocabulary,
     )
-    return build_bundle(contents, store), raw
+    return build_bundle(contents, store)
+
+
+def few_raw(spec: PipelineSpec, holdout: SplitScan, most: int) -> pl.DataFrame:
+    """Return at most `most` evenly spread raw rows with the columns that the model reads; `GOLDEN_BLOBS` with blobs."""
+    features, decode = spec.features, decoder_of(spec.features)
+    most = most if decode is None else GOLDEN_BLOBS
+    few = holdout.take(few_places(holdout.height, most), [*features.numeric, *features.categorical])
+    return few if decode is None else few_with_blobs(few, holdout.table, decode.column, most)
 
 
 def versions_behind(reader: TableReader, table: str, keys: Sequence[str]) -> str:

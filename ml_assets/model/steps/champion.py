@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import class_ids
 from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.foundation.days import Days
 from ml_assets.model.evaluation.comparison.gates import Champion
@@ -34,7 +35,7 @@ from ml_assets.model.release.runtime import (
     InputRefused,
     ServingModel,
 )
-from ml_assets.model.steps.blobs import predicted
+from ml_assets.model.steps.blobs import predictions_of
 from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.record import version_to_show
 from ml_assets.model.steps.spec import PipelineSpec
@@ -57,15 +58,16 @@ class Rival:
 class MeasuredRows:
     """Rows on which models are compared, and what they are asked."""
 
+    rows: SplitScan
+    """Rows of the holdout."""
     holdout: pl.DataFrame
+    """Their labels, weights, and the columns that the section `evaluation` names (`EvaluationSpec.columns`)."""
     weight: str | None
     """Column with the weights of the rows; None if each row counts once."""
     partitions: tuple[str, ...]
     """Partition keys of the holdout."""
     cadence: Cadence
     """Partitions of the model."""
-    table: pl.LazyFrame
-    """Feature table with these rows, for blobs."""
     asked: Question
     primary_key: tuple[str, ...]
     """Columns that name a row in errors."""
@@ -75,17 +77,17 @@ class MeasuredRows:
         cls,
         spec: PipelineSpec,
         snapshot: Snapshot,
-        holdout: pl.DataFrame,
-        table: pl.LazyFrame,
+        holdout: SplitScan,
         asked: Question,
     ) -> Self:
-        """Return the rows `holdout` of `snapshot`, which come from `table`, with the numbers of classes as labels."""
+        """Return the rows `holdout` of `snapshot`, with the numbers of classes as labels."""
+        measured = holdout.read([asked.label, snapshot.weight, *spec.evaluation.columns])
         return cls(
-            holdout=with_class_ids(holdout, asked.label, asked.classes),
+            rows=holdout,
+            holdout=with_class_ids(measured, asked.label, asked.classes),
             weight=snapshot.weight or None,
             partitions=snapshot.keys("holdout"),
             cadence=spec.partitions.as_cadence,
-            table=table,
             asked=asked,
             primary_key=spec.features.primary_key,
         )
@@ -199,7 +201,7 @@ def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
     if other := bundle.facts.question.other_than(rows.asked):
         raise CannotScore(other)
     try:
-        predictions = predicted(ServingModel.load(bundle.folder), rows.holdout, rows.table, rows.primary_key)
+        predictions = predictions_of(ServingModel.load(bundle.folder), rows.rows, rows.primary_key)
     except (InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
     if fault := prediction_fault(predictions, rows.asked.objective):

@@ -1,38 +1,43 @@
 """Step 4: bundle the weights, score the holdout as serving would, and let the gates decide.
 
 Bundles score challenger and champion on the same rows; no stored metric of the champion is read. The index of the
-snapshot names the rows; this step chooses none.
+snapshot names the rows; this step chooses none. It reads the columns that models and the section `evaluation` name, and
+holds of each holdout row only what the section names, and the predictions. Training rows are summed or drawn from
+(`comparators`).
 """
 
 import hashlib
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.builder import fitted_of, rows_of
+from ml_assets.data.snapshots.builder import fitted_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, open_snapshot
+from ml_assets.data.snapshots.split_rows import SplitScan, rows_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.links import run_url
-from ml_assets.foundation.objective_facts import facts_of
-from ml_assets.model.evaluation.comparison.baseline import naive_baseline
 from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
 from ml_assets.model.evaluation.comparison.explanations import NotPredicted, explain
 from ml_assets.model.evaluation.comparison.holdout import evaluate
-from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, in_range, redraws_of
-from ml_assets.model.evaluation.comparison.reference import reference_model
+from ml_assets.model.evaluation.comparison.holdout_rows import (
+    few_places,
+    in_range,
+    places_of_few_lists,
+    redraws_of,
+)
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
-from ml_assets.model.steps.blobs import counted_models, few_with_blobs, predicted
-from ml_assets.model.steps.bundling import bundle_of, serving_cost_of, versions_behind
+from ml_assets.model.steps.blobs import few_with_blobs, predictions_of
+from ml_assets.model.steps.bundling import BATCH_ROWS, bundle_of, few_raw, serving_cost_of, versions_behind
 from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of, with_class_ids
+from ml_assets.model.steps.comparators import comparators_of
 from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.record import UnrecordedEvaluation, record
@@ -73,36 +78,20 @@ def _score(
     events = read_events(Path(trained.folder))
     reader = TableReader(platform.lake, training_set.source_commit)
     keys = training_set.keys
-    table = reader.scan(training_set.table, keys)
     fitted = fitted_of(snapshot)
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
-    rows = rows_of(table, snapshot)
+    rows = rows_of(reader, training_set.table, keys, snapshot)
     made_by = versions_behind(reader, training_set.table, keys)
-    bundle, raw = bundle_of(
-        spec, job, snapshot, result, rows["holdout"], table, made_by, training_set.seen, bundles_of(platform)
+    bundle = bundle_of(
+        spec, job, snapshot, result, rows["holdout"], made_by, training_set.seen, bundles_of(platform)
     )
-    group, key, weight = spec.evaluation.group, spec.features.primary_key, snapshot.weight or None
-    train, validation = (with_class_ids(rows[split], label, classes) for split in ("train", "validation"))
-    measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], table, bundle.facts.question)
+    key, weight = spec.features.primary_key, snapshot.weight or None
+    measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], bundle.facts.question)
     holdout = measured_rows.holdout
     challenger = ServingModel.load(bundle.folder)
-    predictions = {"challenger": predicted(challenger, holdout, table, key)}
-    texts = None
-    if facts_of(objective).has_tokens:
-        counted = counted_models(spec.features, challenger, train, holdout, table)
-        predictions |= counted.predictions
-        names, texts = (counted.baseline_name, counted.reference_name), counted.figures
-    else:
-        roles: dict[str, Any] = {
-            "label": label,
-            "weight": weight,
-            "classes": len(classes),
-            "group": group,
-        }
-        baseline = naive_baseline(train, validation, spec.evaluation.baseline, objective, **roles)
-        reference = reference_model(train, validation, fitted.encode, objective, **roles)
-        predictions |= {"baseline": baseline.predict(holdout), "reference": reference.predict(holdout)}
-        names = baseline.name, reference.name
+    predictions = {"challenger": predictions_of(challenger, rows["holdout"], key)}
+    beside = comparators_of(spec, rows, fitted, challenger, measured_rows)
+    predictions |= beside.predictions
     rival = rival_of(spec, platform, bundle.digest, measured_rows)
     if rival is not None and rival.predictions is not None:
         predictions["champion"] = rival.predictions
@@ -115,10 +104,12 @@ def _score(
         label=label,
         weight=weight,
         classes=classes,
-        baseline_name=names[0],
-        reference_name=names[1],
-        texts=texts,
-        serving=serving_cost_of(bundle, raw, platform.artifacts, training_set.run_id),
+        baseline_name=beside.baseline_name,
+        reference_name=beside.reference_name,
+        texts=beside.texts,
+        serving=serving_cost_of(
+            bundle, few_raw(spec, rows["holdout"], BATCH_ROWS), platform.artifacts, training_set.run_id
+        ),
         transitions=spec.transition_gates,
     )
     shown = _shown_features(spec.features, reader, snapshot.keys("holdout"))
@@ -150,11 +141,7 @@ def _score(
         if spec.evaluation.costs is None
         else threshold_table(
             spec.evaluation.costs,
-            ScoredRows.of(
-                validation[label],
-                predicted(challenger, validation, table, key),
-                weights_of(validation, weight),
-            ),
+            _scored_rows(challenger, rows["validation"], label, weight, key),
             ScoredRows.of(holdout[label], predictions["challenger"], weights_of(holdout, weight)),
             redraws_of(holdout, spec.evaluation),
             spec.evaluation.confidence,
@@ -165,12 +152,10 @@ def _score(
             spec.evaluation,
             label=label,
             weight=weight,
-            features=shown,
+            features=rows["holdout"].each(shown),
             classes=classes,
         ),
-        explanations=explanations_of(
-            spec.evaluation, challenger, holdout, table, label=label, weight=weight, shown=shown
-        ),
+        explanations=explanations_of(spec.evaluation, challenger, measured_rows, shown),
         predictions=prediction_profile(in_range(predictions["challenger"], objective), challenger.columns),
     )
     return UnrecordedEvaluation(
@@ -269,26 +254,26 @@ def most_rows(declared: int, columns: int, *, has_blobs: bool) -> int:
 
 
 def explanations_of(
-    spec: EvaluationSpec,
-    model: ServingModel,
-    holdout: pl.DataFrame,
-    table: pl.LazyFrame,
-    *,
-    label: str,
-    weight: str | None,
-    shown: Sequence[str],
+    spec: EvaluationSpec, model: ServingModel, measured: MeasuredRows, shown: Sequence[str]
 ) -> Explanations | None:
-    """Explain `model` on rows of `holdout`, which come from `table`; None if `spec` asks for no explanations.
+    """Explain `model` on rows of a holdout; None if `spec` asks for no explanations.
 
     Only columns in `shown` are drawn, since a partial dependence names values of real rows.
     """
     if spec.explanations is None:
         return None
     most = most_rows(spec.explanations.rows, len(model.inputs), has_blobs=bool(model.blob))
-    rows = few_rows(holdout, most) if spec.group is None else few_lists(holdout, spec.group, most)
-    if model.blob:
-        rows = few_with_blobs(rows, table, model.blob, rows.height)
+    holdout, asked, weight = measured.holdout, measured.asked, measured.weight
+    places = (
+        few_places(holdout.height, most)
+        if spec.group is None
+        else places_of_few_lists(holdout[spec.group], most)
+    )
     inputs = {column.name: column.kind for column in model.inputs}
+    read = [*inputs, asked.label, weight or "", spec.bootstrap_unit, spec.group or ""]
+    rows = with_class_ids(measured.rows.take(places, read), asked.label, asked.classes)
+    if model.blob:
+        rows = few_with_blobs(rows, measured.rows.table, model.blob, rows.height)
 
     def predict(changed: pl.DataFrame) -> NDArray[np.float64]:
         try:
@@ -297,5 +282,12 @@ def explanations_of(
             raise NotPredicted(str(error)) from error
 
     return explain(
-        rows, predict, inputs, spec, label=label, weight=weight, shown=shown, classes=model.classes
+        rows, predict, inputs, spec, label=asked.label, weight=weight, shown=shown, classes=model.classes
     )
+
+
+def _scored_rows(
+    model: ServingModel, rows: SplitScan, label: str, weight: str | None, primary_key: Sequence[str]
+) -> ScoredRows:
+    frame = rows.read([label, weight or ""])
+    return ScoredRows.of(frame[label], predictions_of(model, rows, primary_key), weights_of(frame, weight))

@@ -29,6 +29,8 @@ from ml_assets.model.evaluation.metrics.metrics import Vector, hits, is_covered
 from ml_assets.model.evaluation.metrics.row_weights import EvaluationInputError
 from ml_assets.model.evaluation.spec import EVERY, EvaluationSpec, SliceBy, SliceValue
 
+Rows = npt.NDArray[np.intp]
+"""Places of rows in a frame, from 0."""
 _LEGAL_LABELS: dict[Labels, tuple[Callable[[Vector, int], bool], str]] = {
     "zero or one": (lambda y, _: bool(np.isin(y, (0.0, 1.0)).all()), "0 or 1"),
     "numbers": (lambda y, _: True, "a number"),
@@ -119,18 +121,26 @@ def lists_of(frame: pl.DataFrame, group: str | None) -> Lists | None:
     return (column.rank("dense").cast(pl.Int64).to_numpy() - 1).astype(np.intp)
 
 
+def few_places(rows: int, most: int) -> Rows:
+    """Return at most `most` places, ascending and spread evenly over `rows` rows."""
+    if rows <= most:
+        return np.arange(rows)
+    return np.linspace(0, rows - 1, most).round().astype(np.intp)
+
+
 def few_rows(frame: pl.DataFrame, most: int) -> pl.DataFrame:
-    """Return at most `most` rows, spread evenly over `frame`."""
-    if frame.height <= most:
-        return frame
-    return frame[np.linspace(0, frame.height - 1, most).round().astype(np.intp)]
+    """Return the rows of `frame` at its `few_places`."""
+    return frame if frame.height <= most else frame[few_places(frame.height, most)]
 
 
-def few_lists(frame: pl.DataFrame, group: str, most: int) -> pl.DataFrame:
-    """Return about `most` rows in whole lists, evenly spread: half a list has other places."""
-    lists = frame.select(pl.col(group).unique(maintain_order=True))
-    few = few_rows(lists, max(1, lists.height * most // max(most, frame.height)))
-    return frame.join(few, on=group, how="semi", nulls_equal=True)
+def places_of_few_lists(group: pl.Series, most: int) -> Rows:
+    """Return the places of about `most` rows in whole lists, evenly spread: half a list has other places.
+
+    `group` names the list of each row.
+    """
+    lists = group.unique(maintain_order=True)
+    few = lists.gather(few_places(len(lists), max(1, len(lists) * most // max(most, len(group)))))
+    return np.flatnonzero(group.is_in(few.implode(), nulls_equal=True).to_numpy())
 
 
 def whole_lists(holdout: pl.DataFrame, spec: EvaluationSpec) -> Lists | None:
@@ -189,7 +199,6 @@ def in_range(p: Vector, objective: ObjectiveName) -> Vector:
     return np.clip(p, *facts_of(objective).prediction_range)
 
 
-Rows = npt.NDArray[np.intp]
 NOTHING = "(none)"
 """Value of the slice of rows whose column is null."""
 _SHOWN = 12

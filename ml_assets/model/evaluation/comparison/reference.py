@@ -23,7 +23,7 @@ from scipy import linalg, sparse
 from threadpoolctl import threadpool_limits
 
 from ml_assets.foundation.objective_facts import Link, ObjectiveName, facts_of
-from ml_assets.model.evaluation.comparison.holdout_rows import few_lists, few_rows, lists_of
+from ml_assets.model.evaluation.comparison.holdout_rows import lists_of
 from ml_assets.model.evaluation.metrics.metrics import Vector, metric_named
 from ml_assets.model.evaluation.metrics.row_weights import mean, quantiles, weights_of
 
@@ -36,8 +36,8 @@ _Loss = Callable[[Vector, Vector], tuple[Vector, Vector, Vector]]
 PENALTIES = (10_000.0, 1_000.0, 100.0, 10.0, 1.0)
 """Penalties to try on the validation rows, strongest first. The weight of a category with as many rows as the penalty
 is shrunk to about half. Rows count by their weight, in units of the mean weight."""
-MOST_VALUES = 10_000_000
-"""Largest rows × columns to fit. From larger windows, evenly spread rows are used."""
+_MOST_VALUES = 10_000_000
+"""Largest rows × columns to fit."""
 MOST_CATEGORIES = 1_000
 """Categories, over all columns, that get a weight: the most frequent. The others have no effect."""
 
@@ -51,8 +51,16 @@ _ROUNDED = 0.1
 """Width of the rounded kink of the pinball loss, in standard deviations of the label."""
 _IN_CACHE = 16_384
 """Rows that are summed at once."""
-_AT_ONCE = 100_000
+AT_ONCE = 100_000
 """Rows that are predicted at once."""
+
+
+def most_rows_to_fit(columns: int) -> int:
+    """Return the number of rows on which a regression on so many columns is fitted, and on which its penalty is chosen.
+
+    Of larger windows, the caller takes evenly spread rows.
+    """
+    return _MOST_VALUES // max(columns, 1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +158,7 @@ class LinearReference:
 
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the prediction of each row, a probability, a value or a count, float64 `[N]`."""
-        parts = [self._sums(part) for part in frame.iter_slices(_AT_ONCE)]
+        parts = [self._sums(part) for part in frame.iter_slices(AT_ONCE)]
         sums = np.concatenate(parts) if parts else np.empty(0)
         return self.offset + self.scale * _LINKS[self.link](sums)
 
@@ -208,6 +216,7 @@ def reference_model(
     weight: str | None = None,
     classes: int = 0,
     group: str | None = None,
+    all_rows: int | None = None,
 ) -> LinearReference | OneAgainstRest:
     """Fit the reference model of an objective on the training rows, with the penalty that predicts the validation rows
     best.
@@ -215,21 +224,20 @@ def reference_model(
     Best of `PENALTIES` is the best metric that the objective names (`chosen_by`); among equals, the strongest penalty.
     `classes` is the number of classes of the label, whose labels are numbers from 0. `weight` is the column with the
     weights of the rows, if they have any. `group` is the column with the list of a row, if rows form lists: the
-    regression predicts each row's label by itself. No label may be null.
+    regression predicts each row's label by itself. No label may be null. `train` and `validation` have at most
+    `most_rows_to_fit` rows; `all_rows` is the number of all training rows, if there are more.
     """
     facts = facts_of(objective)
-    rows = _Encoded.of(train, encode, label, weight)
+    rows = _Encoded.of(train, encode, label, weight, train.height if all_rows is None else all_rows)
     path: Sequence[LinearReference | OneAgainstRest] = (
         OneAgainstRest.path(rows, classes, facts.reference)
         if facts.has_classes
         else LinearReference.path(rows, rows.y, facts.link, facts.reference, facts.quantile)
     )
-    most = _most_rows(validation, encode)
-    tried = few_rows(validation, most) if group is None else few_lists(validation, group, most)
-    known = tried.get_column(label).cast(pl.Float64).to_numpy()
-    metric, lists = metric_named(facts.chosen_by, objective), lists_of(tried, group)
-    w = weights_of(tried, weight)
-    losses = [metric.loss(known, fitted.predict(tried), w=w, lists=lists) for fitted in path]
+    known = validation.get_column(label).cast(pl.Float64).to_numpy()
+    metric, lists = metric_named(facts.chosen_by, objective), lists_of(validation, group)
+    w = weights_of(validation, weight)
+    losses = [metric.loss(known, fitted.predict(validation), w=w, lists=lists) for fitted in path]
     return path[int(np.argmin(np.nan_to_num(losses, nan=np.inf, posinf=np.inf, neginf=-np.inf)))]
 
 
@@ -247,17 +255,16 @@ class _Encoded:
     all_rows: int
 
     @classmethod
-    def of(cls, train: pl.DataFrame, encode: Encode, label: str, weight: str | None) -> Self:
-        few = few_rows(train, _most_rows(train, encode))
-        numeric, category = encode(few)
+    def of(cls, train: pl.DataFrame, encode: Encode, label: str, weight: str | None, all_rows: int) -> Self:
+        numeric, category = encode(train)
         return cls(
             encode=encode,
             numeric=numeric,
             category=category,
             columns=_Columns.of(numeric, category),
-            y=few.get_column(label).cast(pl.Float64).to_numpy(),
-            w=weights_of(few, weight),
-            all_rows=train.height,
+            y=train.get_column(label).cast(pl.Float64).to_numpy(),
+            w=weights_of(train, weight),
+            all_rows=all_rows,
         )
 
 
@@ -343,12 +350,6 @@ class _Problem:
             total[width:, width:] += (categories.T @ categories.multiply(by).tocsr()).toarray()
         total[:width, width:] = total[width:, :width].T
         return total
-
-
-def _most_rows(frame: pl.DataFrame, encode: Encode) -> int:
-    """Return the number of rows that `MOST_VALUES` allows."""
-    numeric, category = encode(frame.head(1))
-    return MOST_VALUES // max(numeric.shape[1] + category.shape[1], 1)
 
 
 def _sigmoid(sums: Vector) -> Vector:

@@ -59,9 +59,11 @@ class CodedColumn:
 
 
 def coded_columns(
-    holdout: pl.DataFrame, cuts: Sequence[SliceBy], features: Sequence[str], least_rows: int
+    holdout: pl.DataFrame, cuts: Sequence[SliceBy], features: Iterable[pl.Series], least_rows: int
 ) -> list[CodedColumn]:
     """Return declared slices, then feature columns, cut into parts of at least `least_rows` rows.
+
+    `features` have the rows of `holdout`; they are taken one by one, so not all of them need to be in memory.
 
     Features that are neither numbers nor texts nor booleans are left out; so are columns without such a part, or with
     the same value in all rows.
@@ -70,9 +72,9 @@ def coded_columns(
     found = [
         *(_coded(cut.name, _values(holdout, cut), holdout.height, least_rows) for cut in cuts),
         *(
-            _coded(name, _parts(holdout, name), holdout.height, least_rows)
-            for name in dict.fromkeys(features)
-            if name not in whole
+            _coded(feature.name, _parts(feature), holdout.height, least_rows)
+            for feature in features
+            if feature.name not in whole
         ),
     ]
     return [one for one in found if len(np.unique(one.code)) > 1]
@@ -92,14 +94,13 @@ def _values(holdout: pl.DataFrame, cut: SliceBy) -> Iterator[Part]:
     yield from ((key.value, rows) for key, rows in slice_rows(holdout, [cut]).items())
 
 
-def _parts(holdout: pl.DataFrame, name: str) -> Iterator[Part]:
-    column = holdout.get_column(name)
+def _parts(column: pl.Series) -> Iterator[Part]:
     if column.dtype.is_numeric() and column.n_unique() > MOST_PARTS:
         yield from _bins(column.cast(pl.Float64).fill_null(np.nan).to_numpy())
     elif column.dtype.is_numeric() or isinstance(
         column.dtype, pl.String | pl.Boolean | pl.Categorical | pl.Enum
     ):
-        yield from _values(holdout, SliceBy(column=name))
+        yield from _values(column.to_frame(), SliceBy(column=column.name))
 
 
 def _bins(values: np.ndarray) -> Iterator[Part]:
@@ -137,14 +138,15 @@ def worst_slices(
     *,
     label: str,
     weight: str | None = None,
-    features: Sequence[str],
+    features: Iterable[pl.Series],
     classes: Sequence[str] = (),
 ) -> WorstSlices | None:
     """Look for slices on which the challenger is worse than on the other rows.
 
-    `holdout`, `predictions`, `weight` and `classes` are those of `holdout.evaluate`; `features` are columns whose
-    values may be shown. Looks at the declared slices and `features`, alone and in pairs, with at least
-    `min_slice_rows` rows in `min_blocks` blocks. Returns None if the objective has no loss of single rows.
+    `holdout`, `predictions`, `weight` and `classes` are those of `holdout.evaluate`; `features` are different columns
+    of the same rows, whose values may be shown (`coded_columns`). Looks at the declared slices and `features`, alone
+    and in pairs, with at least `min_slice_rows` rows in `min_blocks` blocks. Returns None if the objective has no loss
+    of single rows.
     """
     loss = row_loss_of(spec.objective)
     if loss is None or loss.values is None:

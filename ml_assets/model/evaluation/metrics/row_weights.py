@@ -51,13 +51,10 @@ def quantile_in_group(value: pl.Expr, w: pl.Expr, share: float) -> pl.Expr:
     return value.sort().get((up_to < (share - _ROUNDED) * w.sum()).sum())
 
 
-def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
-    """Return the weights of the rows divided by their mean, float64 `[N]`; 1 for each row without a `column`.
+def raw_weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
+    """Return the weights of the rows in the unit of `column`, float64 `[N]`; 1 for each row without a `column`.
 
-    Metrics multiply and square sums of weights, so weights in any unit would leave the range of float64.
-
-    Raises `EvaluationInputError` if the column is missing, or if a weight is null, not a finite number, not above 0, or
-    too small beside the largest.
+    Raises `EvaluationInputError` if the column is missing, or if a weight is null, not a finite number or not above 0.
     """
     if column is None:
         return np.ones(frame.height)
@@ -71,7 +68,18 @@ def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
             f"{wrong} of {len(w)} rows have no weight above 0 in {column!r} (features.weight): leave rows of weight 0 "
             "out before evaluating, as a snapshot does"
         )
-    if not len(w):
+    return w
+
+
+def weights_of(frame: pl.DataFrame, column: str | None) -> Vector:
+    """Return the weights of the rows divided by their mean, float64 `[N]`; 1 for each row without a `column`.
+
+    Metrics multiply and square sums of weights, so weights in any unit would leave the range of float64.
+
+    Raises `EvaluationInputError` as `raw_weights_of` does, and if a weight is too small beside the largest.
+    """
+    w = raw_weights_of(frame, column)
+    if column is None or not len(w):
         return w
     divided = w / w.max()  # first, because the sum of the weights themselves may be infinite
     divided /= divided.mean()
