@@ -4,7 +4,7 @@
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,9 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.features.encoding import FittedState, fit
+from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.row_choice import choose_rows, classes_of
+from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.curves import ScoredRows, threshold_table
@@ -25,6 +25,7 @@ from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import WorstSlices
 from ml_assets.model.steps.snapshot import row_choice
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 
 FIGURES = Path(__file__).with_name("golden_figures.json")
 FIRST, DAYS, ROWS = date(2024, 1, 1), 16, 180
@@ -120,10 +121,10 @@ class GoldenCase:
 
     def snapshot(self, into: Path) -> tuple[Snapshot, FittedState]:
         """Build the snapshot of the table."""
-        chosen = choose_rows(self.table(), *row_choice(self.spec, KEYS))
-        fitted = replace(fit(chosen.of("train"), NUMBERS, CATEGORIES), classes=classes_of(chosen))
+        inputs = InputColumns(numeric=tuple(NUMBERS), categorical=tuple(CATEGORIES))
+        chosen = chosen_rows(self.table(), *row_choice(self.spec, KEYS), inputs)
         source = SourceValues(table="features/golden", columns=("label",), partitions={KEYS[0]: "0" * 32})
-        return build_snapshot(chosen, fitted, source=source, into=into), fitted
+        return build_snapshot(chosen, source=source, into=into), chosen.fitted
 
     def challenger(self, frame: pl.DataFrame) -> NDArray[np.float64]:
         """Return predictions of a model that knows some of the truth."""

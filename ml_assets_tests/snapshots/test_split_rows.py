@@ -10,9 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.data.snapshots import split_rows
-from ml_assets.data.snapshots.row_choice import ROW, choose_rows
+from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError, SplitName
 from ml_assets.data.snapshots.split_rows import SplitScan, TablePartition
+from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from ml_assets_tests.training.small_jobs import ROW_SPEC, feature_table, small_snapshot, split_of
 
 
@@ -24,7 +25,7 @@ def table_with_gaps() -> pl.DataFrame:
 
 TABLE = table_with_gaps()
 COLUMNS = [name for name in TABLE.columns if name != "date"]
-CHOSEN = choose_rows(TABLE, split_of(TABLE), ROW_SPEC)
+CHOSEN = chosen_rows(TABLE, split_of(TABLE), ROW_SPEC)
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +54,7 @@ def test_every_way_of_reading_gives_the_chosen_rows(
     snapshot: Snapshot, split: SplitName, ends: list[int], rows: int, index_rows: int, shares: list[float]
 ) -> None:
     """Whatever the partitions, the parts, and the row numbers that are read at once."""
-    expected = CHOSEN.of(split).select(ROW, *COLUMNS)
+    expected = pl.concat(CHOSEN.parts(split, COLUMNS)).select(ROW, *COLUMNS)
     places = np.unique([round(share * (expected.height - 1)) for share in shares]).astype(np.intp)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(split_rows, "_INDEX_ROWS", index_rows)
@@ -99,5 +100,5 @@ def test_partitions_without_a_row_and_other_columns_stay_unread(snapshot: Snapsh
     )
     there = TablePartition(rows=TABLE.height - 1200, frame=broken)
     found = SplitScan(snapshot=snapshot, split="holdout", table=TABLE.lazy(), partitions=[missing, there])
-    expected = CHOSEN.of("holdout").select(ROW, *COLUMNS)
+    expected = pl.concat(CHOSEN.parts("holdout", COLUMNS)).select(ROW, *COLUMNS)
     assert found.read(COLUMNS).equals(expected)
