@@ -84,6 +84,13 @@ class FreshnessSection(Section):
         return self
 
 
+class BackfillSection(Section):
+    """Division of a backfill into runs, which Dagster starts beside each other."""
+
+    partitions_per_run: int = Field(ge=1, examples=[100])
+    """Most partitions of a run."""
+
+
 class TableSpecSection(Section):
     """Common part of datasets and feature tables."""
 
@@ -117,6 +124,8 @@ class TableSpecSection(Section):
     show it. A deprecated table is built as before, and nothing is deleted."""
     retain: Retain | None = None
     """Newest partitions that `ml-assets gc` leaves on main. Not given: all."""
+    backfill: BackfillSection | None = Field(default=None, examples=[{"partitions_per_run": 100}])
+    """Division of a backfill into runs. Not given: one run for each range without a gap."""
 
     @model_validator(mode="after")
     def _parts_fit_together(self) -> Self:
@@ -129,6 +138,10 @@ class TableSpecSection(Section):
             )
         if self.retain is not None and self.partitions is None:
             why["retain",] = "counts partitions, and this table has none: declare `partitions`, or remove it"
+        if self.backfill is not None and self.partitions is None:
+            why["backfill",] = (
+                "divides partitions, and this table has none: declare `partitions`, or remove it"
+            )
         if self.quarantine is not None and self.on_bad_rows != "quarantine":
             why["quarantine",] = (
                 "sets a limit for rows that nothing sets aside: write on_bad_rows: quarantine, or remove it"

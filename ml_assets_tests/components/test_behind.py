@@ -43,7 +43,7 @@ def _versions(defs: dg.Definitions) -> dict[str, tuple[object, ...]]:
 
 
 def test_each_pipeline_alone_is_as_it_is_among_all(every: Project, tmp_path: Path) -> None:
-    """Of each model, and of each table: the versions of code, by which partitions and trainings count as current."""
+    """Compare the versions of code, by which partitions and trainings count as current, of each model and table."""
     versions, tables = _versions(every.defs), declared_tables(every.defs)
     for name, spec in every.declared.pipelines().items():
         project = Project(Settings(home=tmp_path))

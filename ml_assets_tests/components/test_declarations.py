@@ -78,6 +78,12 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
             id="retain",
         ),
         pytest.param("contract:", "retain: {weeks: 9}\n  contract:", "retain.weeks", id="retain key"),
+        pytest.param(
+            "contract:",
+            "backfill: {partitions_per_run: 0}\n  contract:",
+            "backfill.partitions_per_run",
+            id="empty runs of a backfill",
+        ),
         pytest.param("workers: 2", "workers: 9", "workers 9 are more than lanes 8", id="lanes"),
         pytest.param(
             "function: ml_assets.defs.store_demand.model.build",

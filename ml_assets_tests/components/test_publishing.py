@@ -7,9 +7,13 @@ from typing import Any
 import dagster as dg
 import polars as pl
 from dagster import ExecuteInProcessResult
+from dagster._core.definitions.automation_tick_evaluation_context import (
+    build_run_requests_with_backfill_policies,
+)
 
 from ml_assets.components.assets.table import UNCHANGED
-from ml_assets.components.metadata import ROOT_RUN
+from ml_assets.components.metadata import RANGE_END, RANGE_START, ROOT_RUN
+from ml_assets.dagster_host.asset_graph import AssetKeyPartitionKey
 from ml_assets.data.tables.publish.rejected import accept_partition
 from ml_assets.data.tables.reader import TableReader
 from ml_assets_tests.components import readings_pipeline
@@ -17,6 +21,7 @@ from ml_assets_tests.components.installation import (
     Installation,
     failure_metadata,
     failure_of,
+    key_of,
     materialized,
     readings_components,
     versions,
@@ -183,6 +188,30 @@ def test_other_days_land_while_a_failing_source_is_asked_again(
 
 class _Killed(BaseException):
     """An end that neither the platform nor Dagster handles, as that of a killed process."""
+
+
+def test_a_backfill_is_divided_into_runs_as_the_table_declares(tmp_path: Path) -> None:
+    """The runs are those that Dagster's daemon requests; each of them lands its partitions."""
+    divided = readings_components(dataset={"backfill": {"partitions_per_run": 2}})
+    place, keys = Installation(tmp_path, divided), days(5)
+    requested = {
+        table: [
+            (request.tags[RANGE_START], request.tags[RANGE_END])
+            for request in build_run_requests_with_backfill_policies(
+                [AssetKeyPartitionKey(key_of(table), key) for key in keys],
+                place.defs.resolve_asset_graph(),
+                place.instance,
+            )
+        ]
+        for table in (READINGS, FEATURES)
+    }
+    assert requested == {
+        READINGS: [(keys[0], keys[1]), (keys[2], keys[3]), (keys[4], keys[4])],
+        FEATURES: [(keys[0], keys[4])],
+    }
+    for first, last in requested[READINGS]:
+        assert place.run(READINGS, partition=first, last=last).success
+    assert place.main.keys(READINGS) == keys
 
 
 def test_an_interrupted_backfill_goes_on_where_it_ended(tmp_path: Path, source: Source) -> None:

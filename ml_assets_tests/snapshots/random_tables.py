@@ -18,7 +18,7 @@ class RandomTable:
     """A table, and everything that decides its snapshot."""
 
     frame: pl.DataFrame
-    """In the order of its partitions."""
+    """Rows in the order of its partitions."""
     split: Split
     spec: RowSpec
     numeric: tuple[str, ...]

@@ -33,7 +33,7 @@ from ml_assets.components.pages import (
     readable,
     table_of,
 )
-from ml_assets.components.specs import TableSpecSection, TrainingPipelineSpec
+from ml_assets.components.specs import BackfillSection, TableSpecSection, TrainingPipelineSpec
 from ml_assets.dagster_host.steps import log_materializations, log_output
 from ml_assets.data.sources.protocol import PageFacts
 from ml_assets.data.tables.cadence import UNPARTITIONED
@@ -68,11 +68,13 @@ def ranged_asset(
     publish: PublishTable,
     spec: TableSpecSection | TrainingPipelineSpec,
     condition: dg.AutomationCondition | None,
+    backfill: BackfillSection | None = None,
     **declared: Any,
 ) -> dg.AssetsDefinition:
     """Return an asset with the partitions and owners of `spec`, whose run makes a range of partitions.
 
-    `publish` yields check results and logs materializations. It raises if a partition is missing.
+    `backfill` divides a backfill into several runs. `publish` yields check results and logs materializations. It raises
+    if a partition is missing.
     """
 
     def published(
@@ -87,8 +89,10 @@ def ranged_asset(
     made: Any = dg.asset(
         key=key,
         partitions_def=partitions_definition(spec.partitions),
-        # A range is one run: validated as one frame and merged once, with one event per day.
-        backfill_policy=dg.BackfillPolicy.single_run(),
+        # A range is one run, whose start costs more than hundreds of small partitions.
+        backfill_policy=dg.BackfillPolicy.multi_run(backfill.partitions_per_run)
+        if backfill
+        else dg.BackfillPolicy.single_run(),
         output_required=False,
         owners=list(spec.owners) or None,
         automation_condition=condition,
@@ -184,6 +188,7 @@ def table_asset(
         publish,
         section,
         condition_named(section.automation_condition),
+        section.backfill,
         deps=[*deps, *(dg.AssetDep(one) for one in looked_up if one not in read)],
         check_specs=check_specs(key, section.drift),
         group_name=section.group_name,

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.row_choice import ChosenRows
-from ml_assets.data.snapshots.scatter import Cut, Gather, Layout, Scatter, gather, scatter, taken_file
+from ml_assets.data.snapshots.scatter import Cut, Gather, ShardLayout, Scatter, gather, scatter, taken_file
 from ml_assets.data.snapshots.shards import MEMBER_BYTES
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
@@ -122,7 +122,7 @@ def input_spec(fitted: FittedState, blob: str = "", vocabulary: int = 0) -> Inpu
     )
 
 
-def _layout(chosen: ChosenRows, shard_bytes: int) -> Layout:
+def _layout(chosen: ChosenRows, shard_bytes: int) -> ShardLayout:
     """Return the shards of each split: as many as its bytes need, but at most one for each row or list."""
     fitted, cuts = chosen.fitted, dict[SplitName, Cut]()
     for split in SPLITS:
@@ -134,10 +134,10 @@ def _layout(chosen: ChosenRows, shard_bytes: int) -> Layout:
         units = chosen.units(split)
         shards = min(max(1, round(chosen.rows(split) * row_bytes / shard_bytes)), units)
         cuts[split] = Cut(units=units, shards=shards, before=sum(cut.shards for cut in cuts.values()))
-    return Layout(spec=chosen.spec, fitted=fitted, cuts=cuts)
+    return ShardLayout(spec=chosen.spec, fitted=fitted, cuts=cuts)
 
 
-def _bytes_needed(chosen: ChosenRows, layout: Layout) -> int:
+def _bytes_needed(chosen: ChosenRows, layout: ShardLayout) -> int:
     """Return the bytes of a snapshot while it is built: its rows and blobs twice, and places of shards."""
     rows = sum(chosen.rows(split) for split in SPLITS)
     blobs = sum(sum(one.archive_bytes.values()) for one in chosen.facts)
@@ -145,7 +145,7 @@ def _bytes_needed(chosen: ChosenRows, layout: Layout) -> int:
     return 2 * (rows * layout.record.itemsize + blobs) + heads
 
 
-def _orders(chosen: ChosenRows, layout: Layout, folder: Path) -> Iterator[Scatter]:
+def _orders(chosen: ChosenRows, layout: ShardLayout, folder: Path) -> Iterator[Scatter]:
     """Yield the order of each partition that has taken rows."""
     units = dict.fromkeys(SPLITS, 0)
     for number, (partition, facts, begin) in enumerate(

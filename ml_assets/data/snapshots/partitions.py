@@ -18,7 +18,7 @@ class PartitionFiles:
 
     key: str
     files: tuple[Path, ...]
-    """In the order of the partition's rows; at least one."""
+    """At least one, in the order of the partition's rows."""
 
     def scan(self, columns: Sequence[str] | None = None) -> pl.LazyFrame:
         """Return the rows in their order, with these columns alone; None: all."""

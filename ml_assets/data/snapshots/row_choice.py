@@ -74,7 +74,7 @@ class ChosenRows:
     split: Split
     spec: RowSpec
     partitions: tuple[PartitionFiles, ...]
-    """In the order of the table."""
+    """Partitions in the order of the table."""
     facts: tuple[PartitionFacts, ...]
     """Facts of each partition."""
     weights: Mapping[SplitName, WeightScale]

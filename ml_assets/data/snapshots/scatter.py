@@ -57,7 +57,7 @@ class Cut:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Layout:
+class ShardLayout:
     """Form of the rows of all partitions."""
 
     spec: RowSpec
@@ -91,7 +91,7 @@ class Scatter:
 
     partition: PartitionFiles
     split: Split
-    layout: Layout
+    layout: ShardLayout
     weights: Mapping[SplitName, WeightScale]
     begin: int
     """Number of its first row in the table."""
@@ -218,7 +218,7 @@ class Gather:
 
     sources: tuple[Path, ...]
     """Prefixes of the files of all partitions."""
-    layout: Layout
+    layout: ShardLayout
     schema: str
     """Hash of the schema."""
     split: SplitName
