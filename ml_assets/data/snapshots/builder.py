@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.row_choice import ChosenRows
-from ml_assets.data.snapshots.scatter import Cut, Gather, ShardLayout, Scatter, gather, scatter, taken_file
+from ml_assets.data.snapshots.scatter import Cut, Gather, Scatter, ShardLayout, gather, scatter, taken_file
 from ml_assets.data.snapshots.shards import MEMBER_BYTES
 from ml_assets.data.snapshots.split_reader import (
     FITTED,

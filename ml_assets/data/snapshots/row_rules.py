@@ -130,7 +130,9 @@ def _checks_of_labels(spec: RowSpec) -> list[IllegalRows]:
         ),
     )
     return [
-        IllegalRows(what=f"label {spec.label!r}", column=spec.label, illegal=illegal, found=found, remedy=remedy)
+        IllegalRows(
+            what=f"label {spec.label!r}", column=spec.label, illegal=illegal, found=found, remedy=remedy
+        )
         for illegal, found, remedy in checks
     ]
 
