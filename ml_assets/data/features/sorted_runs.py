@@ -40,21 +40,21 @@ def median(runs: Sequence[NDArray[Any]]) -> float:
 def kth(runs: Sequence[NDArray[Any]], place: int) -> Any:
     """Return the value at `place`, 0-based, of all values of sorted runs of the same dtype.
 
-    Marks of the runs enclose the value. Only values between two marks are copied: about the square root of the
+    Pivots of the runs enclose the value. Only values between two pivots are copied: about the square root of the
     number of values times that of runs.
     """
     values, filled = sum(len(run) for run in runs), [run for run in runs if len(run)]
     step = max(1, math.isqrt(values // len(filled)))
-    marks = np.unique(np.concatenate([run[::step] for run in filled]))
-    # The largest mark below which there are at most `place` values; the first one is the least of all values.
-    last = bisect_right(range(len(marks)), place, key=lambda i: _count(filled, marks[i], "left")) - 1
-    at_most = _count(filled, marks[last], "right")
+    pivots = np.unique(np.concatenate([run[::step] for run in filled]))
+    # The largest pivot below which there are at most `place` values; the first one is the least of all values.
+    last = bisect_right(range(len(pivots)), place, key=lambda i: _count(filled, pivots[i], "left")) - 1
+    at_most = _count(filled, pivots[last], "right")
     if place < at_most:
-        return marks[last]
+        return pivots[last]
     between: list[NDArray[Any]] = []
     for run in filled:
-        begin = _place(run, marks[last], "right")
-        end = len(run) if last + 1 == len(marks) else _place(run, marks[last + 1], "left")
+        begin = _place(run, pivots[last], "right")
+        end = len(run) if last + 1 == len(pivots) else _place(run, pivots[last + 1], "left")
         between.append(run[begin:end])
     return np.sort(np.concatenate(between))[place - at_most]
 
@@ -113,10 +113,10 @@ def _ends(runs: Sequence["_Texts"], at_once: int) -> list[str]:
     """Return the last texts of all ranges but the last."""
     if sum(len(run) for run in runs) <= at_once:
         return []
-    # A range spans half of `at_once` by its marks; each run may have up to a step more.
+    # A range spans half of `at_once` by its pivots; each run may have up to a step more.
     step = max(1, at_once // (2 * len(runs)))
-    marks = sorted(run[i] for run in runs for i in range(step - 1, len(run), step))
-    return list(dict.fromkeys(marks[:: max(1, at_once // (2 * step))]))
+    pivots = sorted(run[i] for run in runs for i in range(step - 1, len(run), step))
+    return list(dict.fromkeys(pivots[:: max(1, at_once // (2 * step))]))
 
 
 class _Texts(Sequence[str]):

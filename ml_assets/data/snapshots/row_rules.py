@@ -93,7 +93,7 @@ def _reason(spec: RowSpec) -> pl.Expr:
 
 
 @dataclass(frozen=True, kw_only=True)
-class IllegalRows:
+class RowCheck:
     """A fault that no row of a split may have, also if it is left out."""
 
     what: str
@@ -104,12 +104,12 @@ class IllegalRows:
     remedy: str
 
 
-def checks_of(spec: RowSpec) -> list[IllegalRows]:
+def checks_of(spec: RowSpec) -> list[RowCheck]:
     """Return the checks of labels and weights, in the order in which they are refused."""
     return [*_checks_of_labels(spec), *([] if spec.weight is None else _checks_of_weights(spec.weight))]
 
 
-def _checks_of_labels(spec: RowSpec) -> list[IllegalRows]:
+def _checks_of_labels(spec: RowSpec) -> list[RowCheck]:
     if spec.has_classes:
         return []
     label = pl.col(spec.label).cast(pl.Float64)
@@ -130,14 +130,12 @@ def _checks_of_labels(spec: RowSpec) -> list[IllegalRows]:
         ),
     )
     return [
-        IllegalRows(
-            what=f"label {spec.label!r}", column=spec.label, illegal=illegal, found=found, remedy=remedy
-        )
+        RowCheck(what=f"label {spec.label!r}", column=spec.label, illegal=illegal, found=found, remedy=remedy)
         for illegal, found, remedy in checks
     ]
 
 
-def _checks_of_weights(column: str) -> list[IllegalRows]:
+def _checks_of_weights(column: str) -> list[RowCheck]:
     """Refuse illegal weights, also in rows that are left out; a weight may be unknown as long as the label is."""
     weight = pl.col(column).cast(pl.Float64)
     checks = (
@@ -151,7 +149,7 @@ def _checks_of_weights(column: str) -> list[IllegalRows]:
     )
     what = f"weight {column!r} (features.weight)"
     return [
-        IllegalRows(what=what, column=column, illegal=illegal, found=found, remedy=remedy)
+        RowCheck(what=what, column=column, illegal=illegal, found=found, remedy=remedy)
         for illegal, found, remedy in checks
     ]
 
