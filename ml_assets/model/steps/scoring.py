@@ -186,13 +186,15 @@ def _scored(
 
 def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.DataFrame:
     """Return primary key, `output` and `number` of each prediction of `rows`. Raises `CannotScore`."""
-    model = scorer.model
-    if model.blob in rows.collect_schema():
+    model, key = scorer.model, spec.features.primary_key
+    schema = rows.collect_schema()
+    # A column that is missing is the model's to refuse.
+    read = [name for name in dict.fromkeys((*key, *(one.name for one in model.inputs))) if name in schema]
+    if model.blob in schema:
         rows = rows.filter(pl.col(model.blob).is_not_null())
-        frame = rows.drop(model.blob).with_row_index(ROW).collect()
+        frame = rows.select(name for name in read if name != model.blob).with_row_index(ROW).collect()
     else:
-        frame = rows.collect()
-    key = spec.features.primary_key
+        frame = rows.select(read).collect()
     try:
         found = predicted(model, frame, rows, key) if frame.height else np.empty(0)
     except (InputRefused, GraphFailed) as error:
