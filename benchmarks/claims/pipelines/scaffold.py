@@ -20,7 +20,6 @@ import dataclasses
 import itertools
 import json
 import os
-import shutil
 import statistics
 import subprocess
 import sys
@@ -33,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks._report import Result, emit, parse_args
+from benchmarks.claims.pipelines._scaffolded import checkout
 from ml_assets.data.snapshots.split_reader import Rows, Snapshot, open_snapshot
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.evaluation.metrics.metrics import metric_named
@@ -119,15 +119,6 @@ def write_csv(table: Table, into: Path) -> Path:
     environment = os.environ | {"PYTHONPATH": str(packaged_tables())}
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
     return path
-
-
-def checkout(folder: Path) -> Path:
-    """Copy this project without its pipelines: `dg scaffold` writes into a project."""
-    pipelines = [path.name for path in (ROOT / "ml_assets" / "defs").iterdir() if path.is_dir()]
-    for part in ("resources", "deployment", "ml_assets"):
-        shutil.copytree(ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__", *pipelines))
-    shutil.copy(ROOT / "pyproject.toml", folder)
-    return folder
 
 
 @dataclass(frozen=True)
