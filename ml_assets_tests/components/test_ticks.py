@@ -39,7 +39,7 @@ BEGIN = datetime(2024, 3, 9, tzinfo=UTC)
 """The first day of the sales is not over in New York."""
 
 Event = tuple[str, int, int]
-"""An event, the number of a day, and a content or a number of hours."""
+"""Name of the event, number of a day, and a content or a number of hours."""
 EVENTS = st.tuples(
     st.sampled_from(
         ["file", "file", "file gone", "run", "run", "run all", "accept", "retire", "wait", "wait"]

@@ -49,7 +49,7 @@ class WatchedPartitions:
         """Inverse of `key_of`."""
         self.present: Sequence[str] = ()
         """Their keys, sorted."""
-        self._decided_to = ""
+        self._looked_up_to = ""
         """Newest key whose state is known. Keys sort in time order."""
         self._waiting: set[str] = set()
         """Keys that changed since their state was looked up."""
@@ -67,7 +67,7 @@ class WatchedPartitions:
             if changed is None:
                 reader = TableReader(self._lake, commit_id)
                 read = self._look_up(reader, reader.keys(self._table))
-                self._decided_to, self._waiting, self._lacking = "", set(), set()
+                self._looked_up_to, self._waiting, self._lacking = "", set(), set()
             elif changed:
                 fresh = self._look_up(self._reader(commit_id, changed), sorted(changed))
                 read = {
@@ -88,7 +88,7 @@ class WatchedPartitions:
         """Return those of `closed`, the sorted keys of the table up to one, that another run may fix: missing, rejected
         or unusable, and not older than the table retains. `follow` comes first."""
         with self._lock:
-            fresh = closed[bisect_right(closed, self._decided_to) :]
+            fresh = closed[bisect_right(closed, self._looked_up_to) :]
             changed = {key for key in self._waiting if _holds(closed, key)}
             if todo := sorted({*fresh, *changed}):
                 reader = self._reader(self.commit_id, todo)
@@ -96,7 +96,7 @@ class WatchedPartitions:
                 rejected = {key for key in todo if f"{self._table} {key}" in found.rejected}
                 self._lacking = (self._lacking - {*todo}) | rejected | {*found.to_build.get(self._table, ())}
                 self._waiting -= {*todo}
-                self._decided_to = max(self._decided_to, todo[-1])
+                self._looked_up_to = max(self._looked_up_to, todo[-1])
             declared = self._tables.find(self._table)
             retain = None if declared is None else declared.retain
             # `ml-assets gc` removes those before it: each run would bring them back until the next gc.
