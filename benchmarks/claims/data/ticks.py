@@ -126,7 +126,10 @@ def of_files(folder: Path, platform: Platform, count: int, rounds: int) -> float
     defs = build_defs(platform.settings, components=[here], platform=platform)
     resources = {"platform": platform, "tables": declared_tables(defs)}
     daemon = Daemon(
-        new_data_sensor(here.spec, _key(READINGS)), dg.DagsterInstance.ephemeral(), resources=resources
+        new_data_sensor(here.spec, _key(READINGS)),
+        dg.DagsterInstance.ephemeral(),
+        resources=resources,
+        repository_def=defs.get_repository_def(),
     )
     daemon.tick()
     return statistics.median(cpu_of(daemon.tick) for _ in range(rounds))
