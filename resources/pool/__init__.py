@@ -55,10 +55,6 @@ class PoolRefused(PoolError):
     """The settings of a pool do not fit together."""
 
 
-class PoolUnavailable(PoolError):
-    """The pool does not answer, or was lost. The same run may succeed later."""
-
-
 @dataclass(frozen=True)
 class Handover(Generic[Item, Result]):
     """Way of a large result out of a worker: as files. In the process of the caller, a result stays what it is."""
@@ -86,8 +82,8 @@ class PartitionPool(Protocol):
         each worker; never more than `at_once` run at the same time. A task whose worker died runs again. Close the
         iterator to end the tasks in progress.
 
-        Raises `TaskFailed` at the turn of the task that failed, `WorkerDied`, `WorkerHasOtherCode`,
-        `TaskNotImportable` and `PoolUnavailable`.
+        Raises `TaskFailed` at the turn of the task that failed, `WorkerDied`, `WorkerHasOtherCode` and
+        `TaskNotImportable`.
         """
         ...
 
