@@ -67,9 +67,10 @@ class Daemon:
     def tick(self) -> str:
         resources = {"platform": self.platform}
         with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
-            skipped = prune_trainings(context)
-        assert isinstance(skipped, dg.SkipReason)
-        return skipped.skip_message or ""
+            found = prune_trainings(context)
+        assert isinstance(found, dg.SensorResult)
+        assert found.skip_reason is not None
+        return found.skip_reason.skip_message or ""
 
 
 @pytest.fixture
