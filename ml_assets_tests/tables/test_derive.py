@@ -277,6 +277,17 @@ def test_a_panic_of_polars_is_an_error_like_any_other(orders: OrdersTable) -> No
         _build(orders, keys(1), panics)
 
 
+def test_a_function_that_exits_does_not_end_the_run(orders: OrdersTable) -> None:
+    """With code 0 the command would end as if it had succeeded."""
+    orders.publish(days(1))
+
+    def leaves(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+        raise SystemExit(0)
+
+    with pytest.raises(FeatureFunctionError, match="leaves raised SystemExit: 0"):
+        _build(orders, keys(1), leaves)
+
+
 @pytest.mark.parametrize("error", [ConnectionError, TimeoutError])
 def test_errors_that_may_be_gone_at_the_next_attempt_keep_their_type(
     orders: OrdersTable, error: type[Exception]

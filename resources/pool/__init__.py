@@ -108,8 +108,8 @@ def run_here(function: Callable[[Item], Result], name: str, item: Item) -> Resul
     """Return the result of a task in this process. Raises `TaskFailed`."""
     try:
         return function(item)
-    except Exception as error:
-        raise TaskFailed(name, type(error).__name__, str(error)) from error
+    except (Exception, SystemExit) as error:  # the author's `sys.exit` ends his task, not the run
+        raise TaskFailed(name, type(error).__name__, _said(error)) from error
 
 
 def import_path(function: Callable[..., Any]) -> str:
@@ -190,10 +190,24 @@ def run_call(call: Call, worker: str) -> TaskOutcome:
         item = pickle.loads(call.item)
         result = _named(call.function)(item)
         return TaskOutcome(result=_named(call.send)(item, result) if call.send else result)
-    except Exception as error:
+    except (
+        BaseException
+    ) as error:  # also `sys.exit` and a panic of polars: the pool would raise it in the caller
         # Where it happened is lost with the worker's frames.
         error.add_note(f"in worker {worker}:\n{''.join(traceback.format_tb(error.__traceback__))}")
-        return TaskOutcome(failed=(call.name, type(error).__name__, str(error)), cause=portable(error))
+        return failed_outcome(call, error, portable(error))
+
+
+def failed_outcome(call: Call, error: BaseException, cause: Exception | None) -> TaskOutcome:
+    """Return the outcome of a call that raised `error`."""
+    return TaskOutcome(failed=(call.name, type(error).__name__, _said(error)), cause=cause)
+
+
+def _said(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as in_text:  # an author's `__str__` raises anything
+        return f"its text cannot be read: {type(in_text).__name__}"
 
 
 def _named(path: str) -> Callable[..., Any]:
@@ -202,8 +216,9 @@ def _named(path: str) -> Callable[..., Any]:
 
 
 def portable(error: BaseException | None) -> Exception | None:
-    """Return `error` as it arrives elsewhere; None if its type cannot be pickled and read again."""
+    """Return `error` as it arrives elsewhere; None if its type cannot be pickled and read again, or ends a process."""
     try:
-        return pickle.loads(pickle.dumps(error))
+        found = pickle.loads(pickle.dumps(error))
+        return found if isinstance(found, Exception) else None
     except Exception:  # an `__init__` of other arguments raises anything
         return None

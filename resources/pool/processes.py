@@ -14,7 +14,7 @@ from functools import partial
 from multiprocessing.connection import wait as wait_for
 from types import ModuleType
 
-from resources.pool import Call, Handover, Item, Result, TaskOutcome, run_call
+from resources.pool import Call, Handover, Item, Result, TaskOutcome, failed_outcome, run_call
 from resources.pool.schedule import TaskLost, mapped
 
 _START_SECONDS = 60.0
@@ -55,6 +55,7 @@ class _Running:
     """A call that a process has."""
 
     slot: "_Slot"
+    call: Call
     future: Future[TaskOutcome]
     executor: ProcessPoolExecutor
     began: bool = True
@@ -105,7 +106,7 @@ class _Slot:
         except BrokenProcessPool:
             self._begin_again()
             future = self._executor.submit(_run, call)
-        self.calls.append(_Running(self, future, self._executor))
+        self.calls.append(_Running(self, call, future, self._executor))
         return self.calls[-1]
 
     def answer(self, handle: _Running) -> TaskOutcome:
@@ -115,6 +116,8 @@ class _Slot:
             if handle.executor is self._executor:
                 self._begin_again()
             raise TaskLost("its process was killed", began=handle.began) from error
+        except Exception as error:  # of a result that cannot be pickled
+            return failed_outcome(handle.call, error, error)
         finally:
             self.calls.remove(handle)
 

@@ -50,8 +50,8 @@ def answering(
 ) -> Callable[Arguments, pl.DataFrame]:
     """Wrap `function` so that its failures become `FeatureFunctionError`, which names the line of the author's file.
 
-    Any error counts, panics of polars too. `ConnectionError` and `TimeoutError` pass unchanged. A `polars.LazyFrame` is
-    collected. Any other result than a `polars.DataFrame` is a failure as well.
+    Any error counts, panics of polars and `sys.exit` too. `ConnectionError` and `TimeoutError` pass unchanged. A
+    `polars.LazyFrame` is collected. Any other result than a `polars.DataFrame` is a failure as well.
     """
 
     name = getattr(function, "__name__", type(function).__name__)
@@ -62,7 +62,7 @@ def answering(
             answer = answer.collect() if isinstance(answer, pl.LazyFrame) else answer
         except _PASS:
             raise
-        except (Exception, pl.exceptions.PanicException) as error:
+        except (Exception, SystemExit, pl.exceptions.PanicException) as error:
             raise FeatureFunctionError(
                 f"{place_of(function, error)}: {name} raised {type(error).__name__}: {_without_plan(error)}"
             ) from error

@@ -2,6 +2,8 @@
 
 import os
 import signal
+import sys
+import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,8 +44,15 @@ def square(work: Work) -> tuple[int, int]:
             raise LakeBusy("the lake is busy")
         case "words":
             raise TwoWordsNeeded("no", "rows")
+        case "exit":
+            sys.exit(0)
         case _:
             return work.number**2, os.getpid()
+
+
+def lock(work: Work) -> object:
+    """Return a result that cannot be pickled."""
+    return threading.Lock()
 
 
 def threads(work: Work) -> int:

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml_assets_tests.resources.pool.tasks import TwoWordsNeeded, Work, read, square, squares, write
+from ml_assets_tests.resources.pool.tasks import TwoWordsNeeded, Work, lock, read, square, squares, write
 from resources.lake import LakeBusy
 from resources.pool import (
     Handover,
@@ -98,6 +98,22 @@ def test_a_failure_names_its_task_and_keeps_type_and_message(
         found.extend(number for number, _ in (ThisProcess() if where == "here" else pool).map(square, items))
     assert found == [0, 1, 4]
     assert isinstance(error.value.__cause__, LakeBusy)
+
+
+@pytest.mark.parametrize("where", ["here", "workers"])
+def test_a_task_that_exits_ends_no_run(where: str, pool: ProcessPool, tmp_path: Path) -> None:
+    """With code 0 a run would end as if it had succeeded, without its other partitions."""
+    items = squares(3, tmp_path)
+    items["number 1"] = replace(items["number 1"], fault="exit")
+    found: list[int] = []
+    with pytest.raises(TaskFailed, match="number 1: SystemExit: 0"):
+        found.extend(number for number, _ in (ThisProcess() if where == "here" else pool).map(square, items))
+    assert found == [0]
+
+
+def test_a_result_that_cannot_leave_its_worker_names_its_task(pool: ProcessPool, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="number 0: TypeError: cannot pickle"):
+        list(pool.map(lock, squares(2, tmp_path)))
 
 
 def test_an_error_that_cannot_travel_keeps_its_name(pool: ProcessPool, tmp_path: Path) -> None:
