@@ -25,6 +25,7 @@ from ml_assets.model.release.bundle_store import (
     seal,
 )
 from ml_assets.model.release.runtime import BlobReader, BundleRefused, InputRefused, ServingModel
+from ml_assets.model.steps.blobs import predicted
 from ml_assets.model.steps.bundling import serving_cost_of
 from resources.artifacts import FolderArtifacts
 
@@ -89,6 +90,15 @@ def test_rows_with_blobs_are_answered_as_the_torch_module_does(
     monkeypatch.setattr(served, "_rows_per_run", 7)
     np.testing.assert_allclose(served.predict(frame), expected, rtol=0, atol=TOLERANCE)
     assert served.predict(frame.clear()).shape == (0,)
+
+
+def test_blobs_that_became_texts_are_refused_by_the_model(
+    served: ServingModel, contents: BundleContents
+) -> None:
+    """A champion that cannot score is an outcome; an error of polars would end the evaluation."""
+    rows = contents.rows.head(5).with_columns(picture=pl.lit("s3://pictures/1"))
+    with pytest.raises(InputRefused, match=r"column 'picture' is String, the model reads bytes"):
+        predicted(served, rows, rows.lazy(), ["delay"])
 
 
 def test_what_a_bundle_says_of_blobs_survives_the_file(seeing: Bundle) -> None:

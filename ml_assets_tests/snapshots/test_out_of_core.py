@@ -12,6 +12,7 @@ import polars as pl
 import pyarrow.parquet as parquet  # pyright: ignore[reportMissingTypeStubs]
 import pytest
 
+from ml_assets.data.features.encoding import EncodingError
 from ml_assets.data.snapshots.builder import build_snapshot, write_index
 from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows
@@ -48,6 +49,22 @@ def _damage(file: Path, column: str) -> None:
     content = bytearray(file.read_bytes())
     content[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
     file.write_bytes(content)
+
+
+@pytest.mark.parametrize("column", ["x0", "colour"])
+@pytest.mark.parametrize("fault", ["missing", "type"])
+def test_columns_of_a_given_state_are_refused_like_columns_to_fit(column: str, fault: str) -> None:
+    """Before a row is read: the state of an earlier version (init_from) names columns of its own table."""
+    table = feature_table()
+    fitted = chosen_rows(table, split_of(table), ROW_SPEC, INPUTS).fitted
+    refused: list[str] = []
+    for inputs in (INPUTS, fitted):
+        changed = table.drop(column) if fault == "missing" else table.with_columns(pl.lit(b"x").alias(column))
+        with pytest.raises(EncodingError) as error:
+            chosen_rows(changed, split_of(table), ROW_SPEC, inputs)
+        assert error.value.columns == (column,)
+        refused.append(str(error.value))
+    assert refused[0] == refused[1]
 
 
 def test_a_list_longer_than_a_shard_is_a_shard(tmp_path: Path) -> None:

@@ -183,10 +183,7 @@ def choose_rows(
     schema = partitions[0].scan().collect_schema()
     require_roles(schema, spec)
     wanted = inputs if isinstance(inputs, InputColumns) else InputColumns()
-    empty = pl.DataFrame(schema=schema)
-    require_columns(empty, wanted.numeric, wanted.categorical)
-    for name in wanted.categorical:
-        counted_texts(empty[name])  # refuses types that are not categories
+    _require_inputs(schema, inputs)
     with unfinished_folder(into) as folder:
         orders = [
             Survey(partition=one, split=split, spec=spec, inputs=wanted, runs=folder / f"{number:06d}")
@@ -212,6 +209,17 @@ def choose_rows(
             _require_known_classes(chosen, inputs.classes, "the initial version of init_from does not know")
             return chosen
         return replace(chosen, fitted=_fit(chosen, inputs, schema, orders))
+
+
+def _require_inputs(schema: pl.Schema, inputs: InputColumns | FittedState) -> None:
+    """Refuse columns that are missing or of a type that cannot be encoded, before any row is read."""
+    numeric, categorical = inputs.numeric, inputs.categorical
+    if isinstance(inputs, FittedState):
+        numeric, categorical = ([one.name for one in of] for of in (inputs.numeric, inputs.categorical))
+    empty = pl.DataFrame(schema=schema)
+    require_columns(empty, numeric, categorical)
+    for name in categorical:
+        counted_texts(empty[name])  # refuses types that are not categories
 
 
 def _fit(

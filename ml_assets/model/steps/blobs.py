@@ -58,6 +58,12 @@ def few_with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str, most: i
     return pl.concat([part for i in range(few.height) for part in with_blobs(few[i], table, column)])
 
 
+def has_blobs(schema: pl.Schema, column: str) -> bool:
+    """True if the table has the column of blobs. A column of another type is the model's to refuse: an older version
+    may read as bytes what is a text by now."""
+    return schema.get(column) == pl.Binary
+
+
 def predicted(
     model: ServingModel, rows: pl.DataFrame, table: pl.LazyFrame, primary_key: Sequence[str]
 ) -> NDArray[np.float64]:
@@ -66,7 +72,7 @@ def predicted(
     Raises `InputRefused` and `GraphFailed`. A row that has no prediction is named by its columns `primary_key`.
     """
     # Without blobs, or if the model reports their lack, all rows at once.
-    reads = model.blob in table.collect_schema()
+    reads = has_blobs(table.collect_schema(), model.blob)
     parts: Iterable[pl.DataFrame] = with_blobs(rows, table, model.blob) if reads else [rows]
     found: list[NDArray[np.float64]] = []
     for part in parts:
@@ -84,7 +90,7 @@ def predictions_of(model: ServingModel, rows: SplitScan, primary_key: Sequence[s
     Raises the errors of `predicted`.
     """
     read = [column.name for column in model.inputs]
-    if model.blob in rows.table.collect_schema():
+    if has_blobs(rows.table.collect_schema(), model.blob):
         return predicted(model, rows.read([*read, *primary_key]), rows.table, primary_key)
     found: list[NDArray[np.float64]] = []
     first = 0

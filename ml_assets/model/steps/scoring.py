@@ -24,7 +24,7 @@ from ml_assets.foundation.objective_facts import ROUNDED, facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import in_range
 from ml_assets.model.release.runtime import BundleRefused, GraphFailed, InputRefused, ServingModel
 from ml_assets.model.release.standing import BundleStandings
-from ml_assets.model.steps.blobs import predicted
+from ml_assets.model.steps.blobs import has_blobs, predicted
 from ml_assets.model.steps.champion import CannotScore, opened
 from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
 from resources.ledger import Promotion
@@ -190,7 +190,7 @@ def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.D
     schema = rows.collect_schema()
     # A column that is missing is the model's to refuse.
     read = [name for name in dict.fromkeys((*key, *(one.name for one in model.inputs))) if name in schema]
-    if model.blob in schema:
+    if has_blobs(schema, model.blob):
         rows = rows.filter(pl.col(model.blob).is_not_null())
         frame = rows.select(name for name in read if name != model.blob).with_row_index(ROW).collect()
     else:
