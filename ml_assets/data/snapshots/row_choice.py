@@ -213,9 +213,11 @@ def choose_rows(
 
 def _require_inputs(schema: pl.Schema, inputs: InputColumns | FittedState) -> None:
     """Refuse columns that are missing or of a type that cannot be encoded, before any row is read."""
-    numeric, categorical = inputs.numeric, inputs.categorical
     if isinstance(inputs, FittedState):
-        numeric, categorical = ([one.name for one in of] for of in (inputs.numeric, inputs.categorical))
+        numeric = tuple(one.name for one in inputs.numeric)
+        categorical = tuple(one.name for one in inputs.categorical)
+    else:
+        numeric, categorical = inputs.numeric, inputs.categorical
     empty = pl.DataFrame(schema=schema)
     require_columns(empty, numeric, categorical)
     for name in categorical:
