@@ -22,6 +22,7 @@ LESS_AT_ONCE = (
     "smaller ML_ASSETS_CHUNK_MIB"
 )
 """End of a remedy, after a semicolon."""
+_NAME = "OutOfMemory: "
 _CGROUPS = Path("/sys/fs/cgroup")
 
 
@@ -102,15 +103,18 @@ def out_of_memory_text(why: str, peak: int, limit: MemoryLimit) -> str:
     """Return the message for a step that does not fit. `why` says what happened; `peak` in bytes."""
     held = min(peak, limit.bytes)  # a cgroup does not count pages of libraries that another one loaded
     return (
-        f"OutOfMemory: {why}. Its process held {in_bytes(held)} or more, and may hold {in_bytes(limit.bytes)} "
+        f"{_NAME}{why}. Its process held {in_bytes(held)} or more, and may hold {in_bytes(limit.bytes)} "
         f"({limit.where}). "
         f"{limit.remedy}; {LESS_AT_ONCE}"
     )
 
 
 def explained(said: str, error: BaseException | None) -> str:
-    """Return `said`, a message about `error`. If memory ran out behind it, add peak, limit and remedy."""
-    while error is not None:
+    """Return `said`, a message about `error`. If memory ran out behind it, add peak, limit and remedy.
+
+    A worker of a pool has already added its own.
+    """
+    while error is not None and _NAME not in said:
         if isinstance(error, MemoryError) or (isinstance(error, OSError) and error.errno == errno.ENOMEM):
             limit = memory_limit()
             return out_of_memory_text(said, peak_bytes("self", limit), limit)

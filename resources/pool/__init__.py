@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
 
+from resources.memory import explained
 from resources.pool.code_text import code_here
 
 Item = TypeVar("Item")
@@ -195,7 +196,10 @@ def run_call(call: Call, worker: str) -> TaskOutcome:
     ) as error:  # also `sys.exit` and a panic of polars: the pool would raise it in the caller
         # Where it happened is lost with the worker's frames.
         error.add_note(f"in worker {worker}:\n{''.join(traceback.format_tb(error.__traceback__))}")
-        return failed_outcome(call, error, portable(error))
+        # The limit and the peak are those of this process, and what is behind the error stays here.
+        said = explained(_said(error), error)
+        failed = (call.name, type(error).__name__, said)
+        return TaskOutcome(failed=failed, cause=portable(error))
 
 
 def failed_outcome(call: Call, error: BaseException, cause: Exception | None) -> TaskOutcome:

@@ -44,6 +44,9 @@ def square(work: Work) -> tuple[int, int]:
             raise LakeBusy("the lake is busy")
         case "words":
             raise TwoWordsNeeded("no", "rows")
+        case "memory":
+            held = bytearray(400_000_000)
+            raise RuntimeError("no table") from MemoryError(f"beside {len(held)} bytes")
         case "exit":
             sys.exit(0)
         case _:

@@ -1,6 +1,7 @@
 """Pools of this process and of processes of this machine."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from hypothesis import strategies as st
 
 from ml_assets_tests.resources.pool.tasks import TwoWordsNeeded, Work, lock, read, square, squares, write
 from resources.lake import LakeBusy
+from resources.memory import explained
 from resources.pool import (
     Handover,
     TaskFailed,
@@ -109,6 +111,17 @@ def test_a_task_that_exits_ends_no_run(where: str, pool: ProcessPool, tmp_path: 
     with pytest.raises(TaskFailed, match="number 1: SystemExit: 0"):
         found.extend(number for number, _ in (ThisProcess() if where == "here" else pool).map(square, items))
     assert found == [0]
+
+
+def test_memory_that_ran_out_in_a_worker_is_that_of_the_worker(pool: ProcessPool, tmp_path: Path) -> None:
+    """This process holds little, and does not see what is behind the error."""
+    with pytest.raises(TaskFailed) as error:
+        list(pool.map(square, squares(2, tmp_path, fault="memory")))
+    said = explained(str(error.value), error.value)
+    held = re.search(r"OutOfMemory: no table\. Its process held ([\d.]+) MB", said)
+    assert held is not None
+    assert float(held[1]) > 400
+    assert said.count("Its process held") == 1
 
 
 def test_a_result_that_cannot_leave_its_worker_names_its_task(pool: ProcessPool, tmp_path: Path) -> None:
