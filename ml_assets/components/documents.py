@@ -44,7 +44,8 @@ class DefsFiles:
 
     @cached_property
     def _texts(self) -> Mapping[Path, str]:
-        return {file: file.read_text(encoding="utf-8") for file in _files(self._folder)}
+        # A file in another encoding declares nothing; `_faults_of_file` names it.
+        return {file: file.read_text(encoding="utf-8", errors="replace") for file in _files(self._folder)}
 
     def documents(self) -> Iterator[ValueAndSourcePositionTree]:
         """Yield every parsed document. Skip files that are not YAML."""
@@ -120,7 +121,8 @@ def _faults_of_file(file: Path) -> Iterator[str]:
         documents = documents_in(file)
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
-        yield f"{short(str(file))}{line}: not valid YAML: {error.problem or error.context}"
+        problem = (error.problem or error.context or "").partition("\n")[0]
+        yield f"{short(str(file))}{line}: not valid YAML: {problem}"
         return
     if not documents:
         yield f"{short(str(file))}: the file is empty: declare a component, or remove the file"

@@ -43,7 +43,12 @@ class _Loader(_FASTEST):
             self.dispose()
 
     def construct_object(self, node: Any, deep: bool = False) -> ValueAndSourcePositionTree:
-        value: Any = super().construct_object(node, deep=True)
+        try:
+            value: Any = super().construct_object(node, deep=True)
+        except (TypeError, ValueError) as error:  # a key that is a mapping; a tag that its text does not fit
+            raise yaml.MarkedYAMLError(
+                problem=f"{error}. Write a template in quotes: '{{{{ … }}}}'", problem_mark=node.start_mark
+            ) from error
         position = SourcePosition(self._file, _place(node.start_mark), _place(node.end_mark))
         below: dict[str | int, SourcePositionTree] = {}
         if isinstance(value, dict):
@@ -67,12 +72,23 @@ def _place(mark: Any) -> LineCol:
 
 
 def documents_in(file: Path) -> Sequence[ValueAndSourcePositionTree]:
-    """Return the documents of `file`. Raises `yaml.YAMLError` with the message of Dagster's parser."""
-    text = file.read_text(encoding="utf-8")
+    """Return the documents of `file`. Raises `yaml.MarkedYAMLError`, with the message of Dagster's parser if it has
+    one."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise yaml.MarkedYAMLError(problem=f"not UTF-8: {error}") from error
     try:
         return list(_Loader(text, str(file)).documents())
-    except yaml.YAMLError:
-        return parse_yamls_with_source_position(text, str(file))
+    except yaml.YAMLError as found:
+        try:
+            return parse_yamls_with_source_position(text, str(file))
+        except yaml.MarkedYAMLError:
+            raise
+        except (TypeError, ValueError, yaml.YAMLError) as error:
+            if isinstance(found, yaml.MarkedYAMLError):
+                raise found from error
+            raise yaml.MarkedYAMLError(problem=str(error)) from error
 
 
 def to_yaml(value: Any) -> str:

@@ -76,11 +76,15 @@ def _single(defs: Path) -> SingleComponents:
 def _change(file: Path, right: str, wrong: str) -> None:
     text = file.read_text()
     assert right in text
-    file.write_text(text.replace(right, wrong))
+    file.write_bytes(text.replace(right, wrong).encode(errors="surrogateescape"))
 
 
 _BREAK = [
     pytest.param("defs.yaml", "attributes:", "attributes: [", id="not YAML"),
+    pytest.param("defs.yaml", "attributes:", "attributes: # [\x07", id="control character"),
+    pytest.param("defs.yaml", "attributes:", "attributes: # [\udce9", id="Latin-1"),
+    pytest.param("defs.yaml", "attributes:", "more: !!int [x]\nattributes:", id="tag"),
+    pytest.param("defs.yaml", "attributes:", "more: {{ [env] }}\nattributes:", id="template without quotes"),
     pytest.param("defs.yaml", "  window:", "  windowe:", id="wrong key"),
     pytest.param("defs.yaml", "components.Dataset", "components.Datasett", id="no such component"),
     pytest.param("source.py", "import polars as pl", "import no_such_library as pl", id="import"),

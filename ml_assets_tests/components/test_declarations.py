@@ -351,6 +351,9 @@ def test_a_pipeline_of_texts_names_text_and_tokens(right: str, wrong: str, said:
         pytest.param("typ: x\n", ":1 typ: unknown key: did you mean 'type'", id="key of a document"),
         pytest.param("- a\n", ":1: found .*, not a component: write `type` and `attributes`", id="a list"),
         pytest.param("type: [\n", ":2: not valid YAML: ", id="not YAML"),
+        pytest.param("type: {{ env.X }}\n", ":1: not valid YAML: .*in quotes", id="template without quotes"),
+        pytest.param("type: !!int x\n", ":1: not valid YAML: .*'x'", id="wrong tag"),
+        pytest.param("type: a\x07\n", ": not valid YAML: .*character", id="control character"),
         pytest.param(
             "type: ml_assets.components.Dataset\n", ":1 attributes.name: this key is required", id="no attributes"
         ),

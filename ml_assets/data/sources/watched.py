@@ -107,7 +107,7 @@ class WatchedPartitions:
 
     def _changed(self, commit_id: str, place: int) -> set[str] | None:
         """Return the keys of the table that may have another state; None if all may."""
-        if not self.commit_id:
+        if not self.commit_id or place < self.place:  # a ledger from a backup has fewer changes
             return None
         changed = self._ledger.changed_since(self._table, self.place) if place != self.place else set[str]()
         if commit_id != self.commit_id:
