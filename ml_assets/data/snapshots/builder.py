@@ -67,7 +67,7 @@ def build_snapshot(
     schema = schema_hash(inputs, chosen.spec.label, chosen.spec.weight or "")
     layout = _layout(chosen, shard_bytes)
     with unfinished_folder(into) as building:
-        require_room(building, _bytes_needed(chosen, layout))
+        require_room(into, _bytes_needed(chosen, layout))
         scattered = building / "scattered"
         scattered.mkdir()
         orders = list(_orders(chosen, layout, scattered))
