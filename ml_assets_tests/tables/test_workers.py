@@ -44,6 +44,7 @@ def test_neither_workers_nor_kills_change_an_object(
         assert made(home, first, count, most, **PROCESSES | {"pool_workers": workers}) == alone
     assert not list(folder.iterdir())
     assert not [path for path in (home / "artifacts").rglob("*") if path.is_file()]
+    assert not [*(home / "cache" / "pool").glob("*")]
 
 
 def test_a_failing_function_ends_the_range_at_its_partition(tmp_path: Path) -> None:
@@ -57,6 +58,7 @@ def test_a_failing_function_ends_the_range_at_its_partition(tmp_path: Path) -> N
     assert TableReader.at(lake).keys(TABLE) == orders_table.keys(4, 26)
     assert list(lake.branches()) == ["main"]
     assert not [path for path in (tmp_path / "artifacts").rglob("*") if path.is_file()]
+    assert not [*(tmp_path / "cache" / "pool").glob("*")]
 
 
 @settings(max_examples=60)

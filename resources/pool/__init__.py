@@ -52,10 +52,6 @@ class WorkerHasOtherCode(PoolError):
     """A worker has another version of the code than this process."""
 
 
-class PoolRefused(PoolError):
-    """The settings of a pool do not fit together."""
-
-
 @dataclass(frozen=True)
 class Handover(Generic[Item, Result]):
     """Way of a large result out of a worker: as files. In the process of the caller, a result stays what it is."""

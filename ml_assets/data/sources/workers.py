@@ -6,14 +6,14 @@ A worker reads the rows of its partition and prepares it; see `tables.publish.wo
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from pathlib import Path
 
 from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.sources.protocol import PartitionOpen, SourceSection, SourceTable
 from ml_assets.data.tables.publish.prepare import MadePartition, make
 from ml_assets.data.tables.publish.workers import (
     SentPartition,
-    folder_of_a_run,
+    handover_folder,
     received_files,
     send_files,
 )
@@ -31,8 +31,8 @@ class SourceTask:
     table: SourceTable
     spec: TableSpec
     key: str = ""
-    folder: str = ""
-    """Folder of the artifacts for the files of partitions that leave a worker."""
+    folder: Path = Path()
+    """Folder for the files of partitions that leave a worker (`handover_folder`)."""
 
 
 def read_by_workers(
@@ -54,7 +54,7 @@ def read_by_workers(
             require_closed(key)
         except PartitionOpen as error:
             still_open[key] = error
-    with folder_of_a_run(platform.artifacts) as folder:
+    with handover_folder(platform) as folder:
         tasks = {
             f"{spec.table} {key}": SourceTask(
                 platform=platform, section=section, table=table, spec=spec, key=key, folder=folder
@@ -62,7 +62,7 @@ def read_by_workers(
             for key in keys
             if key not in still_open
         }
-        handover = Handover(_send, partial(_received, platform, folder))
+        handover = Handover(_send, _received)
         with closing(platform.pool.map(read_source, tasks, handover, section.reads_at_once)) as made:
             for key in keys:
                 fault = still_open.get(key)
@@ -77,9 +77,9 @@ def read_source(task: SourceTask) -> MadePartition:
 
 
 def _send(task: SourceTask, made: MadePartition) -> list[SentPartition]:
-    return send_files(task.platform.artifacts, task.folder, [made])
+    return send_files(task.folder, [made])
 
 
-def _received(platform: Platform, folder: str, sent: Sequence[SentPartition]) -> MadePartition:
-    [made] = received_files(platform.artifacts, folder, sent)
+def _received(sent: Sequence[SentPartition]) -> MadePartition:
+    [made] = received_files(sent)
     return made

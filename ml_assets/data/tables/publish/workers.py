@@ -1,15 +1,14 @@
 """Partitions that workers of a pool make: the task of features, and the way of its partitions to the publisher.
 
 A worker reads inputs at the run's commit, calls the author's function, and prepares the partitions: sorted rows, the
-bytes of their files, profile and manifest. It leaves the files in a folder of the artifacts' storage, where the
-publisher takes them. Validation and merge stay with the publisher. Not here: the pool (`resources.pool`).
+bytes of their files, profile and manifest. It leaves the files in a folder of this machine, where the publisher takes
+them. Validation and merge stay with the publisher. Not here: the pool (`resources.pool`).
 """
 
-import uuid
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing
 from dataclasses import dataclass, replace
-from functools import partial
+from pathlib import Path
 from typing import Any
 
 from ml_assets.data.tables.declared import InputTable
@@ -19,10 +18,9 @@ from ml_assets.data.tables.publish.prepare import MadePartition, make, prepared_
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec, UndatedRows
 from ml_assets.data.tables.user_code import resolve_function
-from resources.artifacts import ArtifactMissing, Artifacts
-from resources.files import whole_file
+from resources.files import unfinished_folder, whole_file
 from resources.platform import Platform
-from resources.pool import Handover, PoolRefused, portable
+from resources.pool import Handover, portable
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,8 +31,8 @@ class SentPartition:
     """Without its rows."""
     manifest: PartitionManifest | None
     """None: it has no rows."""
-    files: tuple[str, ...] = ()
-    """Names in the folder, in the order of the manifest's files."""
+    files: tuple[Path, ...] = ()
+    """Files of its rows, in the order of the manifest."""
     undated: UndatedRows | None = None
     """See `Incoming`. They are few."""
 
@@ -52,8 +50,8 @@ class FeatureTask:
     """`package.module.function`, which a worker imports."""
     partition_date: str
     keys: tuple[str, ...] = ()
-    folder: str = ""
-    """Folder of the artifacts for the files of partitions that leave a worker."""
+    folder: Path = Path()
+    """Folder for the files of partitions that leave a worker (`handover_folder`)."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to a worker with the commit in place of the reader."""
@@ -69,13 +67,12 @@ def features_of(task: FeatureTask, pieces: Iterable[Sequence[str]]) -> Generator
     Raises what `PartitionPool.map` raises; the name of a task is its table with its first and last key.
     """
     platform = task.platform
-    with folder_of_a_run(platform.artifacts) as folder:
+    with handover_folder(platform) as folder:
         tasks = {
             f"{task.spec.table} {_in_words(keys)}": replace(task, keys=tuple(keys), folder=folder)
             for keys in pieces
         }
-        handover = Handover(_send, partial(received_files, platform.artifacts, folder))
-        with closing(platform.pool.map(make_features, tasks, handover)) as results:
+        with closing(platform.pool.map(make_features, tasks, Handover(_send, received_files))) as results:
             for made in results:
                 yield from made
 
@@ -95,63 +92,46 @@ def make_features(task: FeatureTask) -> list[MadePartition]:
 
 
 def _send(task: FeatureTask, made: list[MadePartition]) -> list[SentPartition]:
-    return send_files(task.platform.artifacts, task.folder, made)
+    return send_files(task.folder, made)
 
 
-def send_files(artifacts: Artifacts, folder: str, made: Sequence[MadePartition]) -> list[SentPartition]:
-    """Write the files of partitions to a folder of the artifacts, and push them. Runs in a worker."""
-    place = artifacts.folder(folder)
+def send_files(folder: Path, made: Sequence[MadePartition]) -> list[SentPartition]:
+    """Write the files of partitions to `folder`. Runs in a worker. Raises `DiskFull`."""
     sent: list[SentPartition] = []
     for one in made:
         if one.ready is None:
             sent.append(SentPartition(made=replace(one, cause=portable(one.cause)), manifest=None))
             continue
         manifest, objects = one.ready.manifest, one.ready.stored.objects
-        names = tuple(f"{one.key}-{part}" for part in range(len(manifest.files)))
-        for name, file in zip(names, manifest.files, strict=True):
-            content = objects[file.path]
+        files = tuple(folder / f"{one.key}-{part}" for part in range(len(manifest.files)))
+        for file, described in zip(files, manifest.files, strict=True):
+            content = objects[described.path]
             assert isinstance(content, bytes)  # `prepare` encodes in memory
-            # A worker that lost its connection may still write the file that another attempt writes again.
-            with whole_file(place / name) as writing:
+            with whole_file(file) as writing:
                 writing.write_bytes(content)
         rest = replace(one, ready=None)
-        sent.append(SentPartition(made=rest, manifest=manifest, files=names, undated=one.ready.undated))
-    artifacts.push(folder, [name for one in sent for name in one.files])
+        sent.append(SentPartition(made=rest, manifest=manifest, files=files, undated=one.ready.undated))
     return sent
 
 
-def received_files(artifacts: Artifacts, folder: str, sent: Sequence[SentPartition]) -> list[MadePartition]:
-    """Return the partitions that `send_files` wrote, and delete their files. Raises `PoolRefused`."""
-    names = [name for one in sent for name in one.files]
-    try:
-        place = artifacts.pull(folder, names) if names else artifacts.folder(folder)
-    except ArtifactMissing as error:
-        raise PoolRefused(
-            f"a worker wrote {names[0]} to a disk that this process does not see: set ML_ASSETS_ARTIFACTS_URL to "
-            "s3://bucket/prefix, or to file:///folder of a disk that all machines share"
-        ) from error
+def received_files(sent: Sequence[SentPartition]) -> list[MadePartition]:
+    """Return the partitions that `send_files` wrote, and delete their files."""
     made: list[MadePartition] = []
     for one in sent:
         if one.manifest is None:
             made.append(one.made)
             continue
-        contents = [(place / name).read_bytes() for name in one.files]
-        ready = replace(prepared_of(one.manifest, contents), undated=one.undated)
-        made.append(replace(one.made, ready=ready))
-    artifacts.remove(folder, names)
+        ready = prepared_of(one.manifest, [file.read_bytes() for file in one.files])
+        made.append(replace(one.made, ready=replace(ready, undated=one.undated)))
+        for file in one.files:
+            file.unlink()
     return made
 
 
-@contextmanager
-def folder_of_a_run(artifacts: Artifacts) -> Generator[str]:
-    """Yield the name of a folder of the artifacts for this caller alone; delete what is left in it after the block."""
-    name = f"pool/{uuid.uuid4().hex}"
-    try:
-        yield name
-    finally:
-        artifacts.remove(name)
-        with suppress(OSError):  # a lost worker of Ray may still write there
-            artifacts.folder(name).rmdir()
+def handover_folder(platform: Platform) -> AbstractContextManager[Path]:
+    """Yield a folder for the files of one range. It is deleted after the block, or by a later range if this process is
+    killed."""
+    return unfinished_folder(platform.settings.cache_folder / "pool")
 
 
 def _in_words(keys: Sequence[str]) -> str:
