@@ -20,19 +20,19 @@ from ml_assets.dagster_host.defs_folder import PipelineTree
 
 Component = TypeVar("Component", bound=SpecComponent)
 
-_KINDS: Mapping[str, type[SpecComponent]] = {"datasets": Dataset, "features": FeatureTable}
+TABLES: Mapping[str, type[Dataset] | type[FeatureTable]] = {"datasets": Dataset, "features": FeatureTable}
 """First part of a table's asset key → its component. Other keys begin with the name of a model."""
 
 
 def declared_as(asset: str) -> str:
     """Return the name of the component that declares `asset`: `datasets/NAME`, `features/NAME`, or that of a model."""
     first, *rest = asset.split("/")
-    return "/".join([first, *rest[:1]]) if first in _KINDS else first
+    return "/".join([first, *rest[:1]]) if first in TABLES else first
 
 
 def _component_of(declared: str) -> tuple[type[SpecComponent], str]:
     kind, _, name = declared.rpartition("/")
-    return _KINDS.get(kind, TrainingPipeline), name
+    return TABLES.get(kind, TrainingPipeline), name
 
 
 class SingleComponents:

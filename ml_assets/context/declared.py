@@ -9,7 +9,7 @@ import dagster as dg
 from dagster import BetaWarning, PreviewWarning
 
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.behind import SingleComponents, declared_as
+from ml_assets.components.behind import TABLES, SingleComponents, declared_as
 from ml_assets.components.dataset import Dataset
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.feature_table import FeatureTable
@@ -90,7 +90,7 @@ class DeclaredComponents:
     def table(self, name: str) -> TableSpec:
         """Return the declared table of this name. `NotFound` names the nearest declared name, or all."""
         kind, _, rest = name.partition("/")
-        of_type = {"datasets": Dataset, "features": FeatureTable}.get(kind)
+        of_type = TABLES.get(kind)
         alone = self._find(of_type, rest) if of_type else None
         return alone.table if alone else _named("table", name, self.tables())
 

@@ -21,6 +21,7 @@ from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.assets.hyperparameters import HYPERPARAMETERS
 from ml_assets.components.assets.predictions import LIVE
+from ml_assets.components.behind import TABLES
 from ml_assets.components.failures import Stop, Terminated, stopping_by
 from ml_assets.components.feature_table import is_online
 from ml_assets.components.metadata import RANGE_END, RANGE_START, RESOURCES, is_table
@@ -109,7 +110,7 @@ def _model_named(project: Project, target: str, partitions: str | None) -> Train
     A name without a slash is first looked up as a model, although tables of the same folder often share it.
     """
     model, _, rest = target.partition("/")
-    spec = None if rest and model in ("datasets", "features") else project.declared.find_pipeline(model)
+    spec = None if rest and model in TABLES else project.declared.find_pipeline(model)
     if spec is not None and not rest:
         return spec
     tables = _tables_in(project.defs_of(target))

@@ -49,6 +49,19 @@ def rss_mib() -> float:
     return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
+def growth(name: str, before: float, after: float) -> Result:
+    """Return the memory that work added to this process, from `rss_mib` before and after it."""
+    grown = after - before
+    return Result(
+        name=name,
+        value=grown,
+        unit="MiB",
+        peers={"before": before},
+        bar=f"≤ {MOST_GROWTH_MIB:g} MiB",
+        ok=grown <= MOST_GROWTH_MIB,
+    )
+
+
 class Simulation:
     """A home with pipelines, its definitions, and Dagster's events of all its partitions."""
 
@@ -200,16 +213,8 @@ def main() -> int:
                 rounds = max(1, ticks // len(here.daemons))
                 for _ in range(rounds):
                     here.tick()
-                grown = rss_mib() - before
                 results.append(
-                    Result(
-                        name=f"memory that {rounds * len(here.daemons):,} ticks add; {size}",
-                        value=grown,
-                        unit="MiB",
-                        peers={"before": before},
-                        bar=f"≤ {MOST_GROWTH_MIB:g} MiB",
-                        ok=grown <= MOST_GROWTH_MIB,
-                    )
+                    growth(f"memory that {rounds * len(here.daemons):,} ticks add; {size}", before, rss_mib())
                 )
             here.close()
         quarter, whole = taken

@@ -23,7 +23,7 @@ import sqlalchemy as sa
 
 from benchmarks._report import Result, emit
 from benchmarks.claims.data._many_pipelines import SIMULATED, day_of, name_of
-from benchmarks.claims.data.many_partitions import MOST_GROWTH_MIB, Simulation, rss_mib
+from benchmarks.claims.data.many_partitions import Simulation, growth, rss_mib
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import PARTITION
 from ml_assets.components.sensors.ended_runs import ended_launches
@@ -193,20 +193,11 @@ def main() -> int:
                 history.add_day(ago, runs)
                 for one in work.values():
                     one()
-            grown = rss_mib() - before
+            after = rss_mib()
             last = measured(work, 5)
             sizes = [*sizes, _bytes(history)]
         size = f"{days} days of {runs} runs"
-        results.append(
-            Result(
-                name=f"memory that reading {size} adds, a tick and each page a day",
-                value=grown,
-                unit="MiB",
-                peers={"before": before},
-                bar=f"≤ {MOST_GROWTH_MIB:g} MiB",
-                ok=grown <= MOST_GROWTH_MIB,
-            )
-        )
+        results.append(growth(f"memory that reading {size} adds, a tick and each page a day", before, after))
         for what, (cpu, wall) in last.items():
             ratio = cpu / first[what][0] if first[what][0] else 1.0
             is_dagsters = what.startswith("Dagster")

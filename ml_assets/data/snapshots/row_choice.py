@@ -7,14 +7,16 @@ writing the rows (builder).
 
 import math
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import (
     FittedState,
@@ -82,7 +84,7 @@ class ChosenRows:
     fitted: FittedState
     """Fitted on the training rows, or the state that was given."""
 
-    @property
+    @cached_property
     def begins(self) -> list[int]:
         """Number of the first row of each partition in the table."""
         return [0, *accumulate(one.rows for one in self.facts)][:-1]
@@ -102,25 +104,35 @@ class ChosenRows:
         `Snapshot.read` returns validation and holdout rows in the same order, or list by list. Training rows are spread
         over shards.
         """
-        for partition, facts, begin in zip(self.partitions, self.facts, self.begins, strict=True):
+        for number, facts in enumerate(self.facts):
             if facts.taken.get(split):
-                frame, _ = marked_rows(partition, self.split, self.spec, columns)
-                yield taken_rows(frame, split, begin, self.spec, self.weights.get(split))
+                yield self._taken(number, split, columns)
 
-    def few(self, split: SplitName, most: int, columns: Sequence[str] = ()) -> pl.DataFrame:
-        """Return at most `most` rows taken into `split`, evenly spread, as `parts` does. Other partitions than theirs
-        are not read."""
-        rows = self.rows(split)
-        places = np.arange(rows) if rows <= most else np.linspace(0, rows - 1, most).round().astype(np.intp)
+    def take(self, split: SplitName, places: NDArray[np.intp], columns: Sequence[str] = ()) -> pl.DataFrame:
+        """Return some of the rows of `parts`, as `SplitScan.take` does: `places` count from 0, ascending. Other
+        partitions than theirs are not read."""
         found: list[pl.DataFrame] = []
         end = 0
-        for partition, facts, begin in zip(self.partitions, self.facts, self.begins, strict=True):
+        for number, facts in enumerate(self.facts):
             first, end = end, end + facts.taken.get(split, 0)
             mine = places[(places >= first) & (places < end)] - first
             if mine.size:
-                frame, _ = marked_rows(partition, self.split, self.spec, columns)
-                found.append(taken_rows(frame, split, begin, self.spec, self.weights.get(split))[mine])
+                found.append(self._taken(number, split, columns)[mine])
         return pl.concat(found)
+
+    def named(self, split: SplitName, chosen: Callable[[pl.DataFrame], pl.Series], column: str) -> Named:
+        """Name the rows of `parts` that `chosen` marks, with their value of `column`."""
+        found = Named()
+        for number, (partition, begin) in enumerate(zip(self.partitions, self.begins, strict=True)):
+            if self.facts[number].taken.get(split):
+                rows = self._taken(number, split, ())
+                some = rows.filter(chosen(rows)).with_columns(pl.col(ROW) - begin)
+                found += named_rows(partition, some, self.spec, column)
+        return found
+
+    def _taken(self, number: int, split: SplitName, columns: Sequence[str]) -> pl.DataFrame:
+        frame, _ = marked_rows(self.partitions[number], self.split, self.spec, columns)
+        return taken_rows(frame, split, self.begins[number], self.spec, self.weights.get(split))
 
     def candidates(self, columns: Sequence[str] = ()) -> Iterator[pl.DataFrame]:
         """Yield all rows of the splits' partitions, taken or not, partition by partition."""
@@ -371,10 +383,7 @@ def _require_no_weight_lost(chosen: ChosenRows) -> None:
             if split in one.weights
         ):
             continue
-        lost = Named()
-        for partition, begin, rows in _with_places(chosen, split):
-            some = rows.filter(pl.col(WEIGHT) < _LEAST_WEIGHT).with_columns(pl.col(ROW) - begin)
-            lost += named_rows(partition, some, chosen.spec, column)
+        lost = chosen.named(split, lambda rows: rows[WEIGHT] < _LEAST_WEIGHT, column)
         raise SnapshotError(
             f"weight {column!r} (features.weight) is too small beside the largest in {lost.rows} of "
             f"{chosen.rows(split)} {split} rows: {lost}; give such rows the weight 0"
@@ -383,15 +392,6 @@ def _require_no_weight_lost(chosen: ChosenRows) -> None:
 
 def _is_lost(weight: float, scale: WeightScale) -> bool:
     return weight / scale.largest / scale.mean < _LEAST_WEIGHT
-
-
-def _with_places(chosen: ChosenRows, split: SplitName) -> Iterator[tuple[PartitionFiles, int, pl.DataFrame]]:
-    """Yield each partition with rows in `split`, the number of its first row, and those rows."""
-    places = zip(chosen.partitions, chosen.facts, chosen.begins, strict=True)
-    for (partition, _, begin), rows in zip(
-        (one for one in places if one[1].taken.get(split)), chosen.parts(split), strict=True
-    ):
-        yield partition, begin, rows
 
 
 def _require_two_labels(chosen: ChosenRows) -> None:
@@ -449,10 +449,7 @@ def _require_known_classes(chosen: ChosenRows, classes: Sequence[str], whose: st
         labels = [one.classes[split] for one in chosen.facts if split in one.classes]
         if all(some is not None and not _unknown(pl.Series(some), classes).any() for some in labels):
             continue
-        new = Named()
-        for partition, begin, rows in _with_places(chosen, split):
-            some = rows.filter(_unknown(rows[spec.label], classes)).with_columns(pl.col(ROW) - begin)
-            new += named_rows(partition, some, spec)
+        new = chosen.named(split, lambda rows: _unknown(rows[spec.label], classes), spec.label)
         raise SnapshotError(
             f"label {spec.label!r} has a class that {whose} in {new.rows} of {chosen.rows(split)} {split} rows: "
             f"{new}; train on a longer window, or merge rare classes in the feature function"

@@ -123,7 +123,9 @@ def require_readable(features: ModelInputsSection, chosen: ChosenRows, table: pl
     decoder = decoder_of(features)
     if decoder is None:
         return
-    few = [chosen.few(split, _TRIED, features.primary_key) for split in SPLITS]
+    few = [
+        chosen.take(split, few_places(chosen.rows(split), _TRIED), features.primary_key) for split in SPLITS
+    ]
     tried = pl.concat([few_with_blobs(rows, table, decoder.column, _TRIED) for rows in few])
     names = names_of(tried, features.primary_key)
     _reader_of(decoder).read(tried[decoder.column].to_list(), [f"row {name}" for name in names])
