@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.builder import build_snapshot
-from ml_assets.data.snapshots.partitions import store_partitions
+from ml_assets.data.snapshots.partitions import PartitionFiles, neighbours, read_together, store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
 from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import SnapshotError, SourceValues
@@ -20,9 +20,18 @@ from ml_assets_tests.snapshots.random_tables import KINDS, random_table
 RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("recorded_digests.json").read_text())
 
 
-def outcome(seed: int, folder: Path) -> str:
+def read_in_runs(partitions: list[PartitionFiles], values: int) -> list[PartitionFiles]:
+    """Return runs of at most `values` rows: a column has one value of each."""
+    files = {str(number): one.files for number, one in enumerate(partitions)}
+    rows = {str(number): one.scan().collect().height for number, one in enumerate(partitions)}
+    return read_together(files, neighbours(rows, 1, values))
+
+
+def outcome(seed: int, folder: Path, values: int | None) -> str:
     one = random_table(seed)
     partitions = store_partitions(one.frame, one.spec.partition, folder / "table")
+    if values is not None:
+        partitions = read_in_runs(partitions, values)
     inputs = InputColumns(numeric=one.numeric, categorical=one.categorical, min_count=one.min_count)
     into = folder / "snapshots"
     try:
@@ -40,9 +49,11 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
+@pytest.mark.parametrize("values", [None, 100, 10**6], ids=["alone", "in runs", "all at once"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_each_file_is_that_of_the_builder_in_memory(kind: str, tmp_path: Path) -> None:
+def test_each_file_is_that_of_the_builder_in_memory(kind: str, values: int | None, tmp_path: Path) -> None:
+    """Whatever partitions are read together."""
     seeds = [int(seed) for seed in RECORDED if KINDS[int(seed) % len(KINDS)] == kind]
     assert len(seeds) == 10
-    found = {str(seed): outcome(seed, tmp_path / str(seed)) for seed in seeds}
+    found = {str(seed): outcome(seed, tmp_path / str(seed), values) for seed in seeds}
     assert found == {seed: RECORDED[seed] for seed in found}

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.data.snapshots import split_rows
+from ml_assets.data.snapshots.partitions import neighbours
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError, SplitName
 from ml_assets.data.snapshots.split_rows import SplitScan, TablePartition
@@ -102,3 +103,17 @@ def test_partitions_without_a_row_and_other_columns_stay_unread(snapshot: Snapsh
     found = SplitScan(snapshot=snapshot, split="holdout", table=TABLE.lazy(), partitions=[missing, there])
     expected = pl.concat(CHOSEN.parts("holdout", COLUMNS)).select(ROW, *COLUMNS)
     assert found.read(COLUMNS).equals(expected)
+
+
+@given(rows=st.lists(st.integers(0, 50), max_size=30), columns=st.integers(0, 9), at_once=st.integers(1, 200))
+@settings(deadline=None)
+def test_neighbours_are_all_partitions_in_their_order(rows: list[int], columns: int, at_once: int) -> None:
+    """A run has at most the values that are read at once, or one partition, and takes the next one if that fits."""
+    heights = {str(number): height for number, height in enumerate(rows)}
+    runs = neighbours(heights, columns, at_once)
+    assert [key for run in runs for key in run] == list(heights)
+    most = at_once // max(1, columns)
+    sums = [sum(heights[key] for key in run) for run in runs]
+    assert all(total <= most or len(run) == 1 for run, total in zip(runs, sums, strict=True))
+    for total, following in zip(sums, runs[1:], strict=False):
+        assert total + heights[following[0]] > most

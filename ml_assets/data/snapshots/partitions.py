@@ -4,17 +4,20 @@ Only the columns that are asked for leave the files. Not here: fetching the file
 their rows are chosen (row_rules).
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import polars as pl
 
+VALUES_AT_ONCE = 2**22
+"""Values of neighbouring partitions that are read together: 32 MiB of numbers."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionFiles:
-    """Parquet files of one partition."""
+    """Parquet files of one partition, or of neighbouring ones that are read together."""
 
     key: str
     files: tuple[Path, ...]
@@ -24,6 +27,36 @@ class PartitionFiles:
         """Return the rows in their order, with these columns alone; None: all."""
         rows = pl.scan_parquet(list(self.files), glob=False)
         return rows if columns is None else rows.select(columns)
+
+
+def neighbours(rows: Mapping[str, int], columns: int, at_once: int = VALUES_AT_ONCE) -> list[list[str]]:
+    """Divide partitions, key → rows in their order, into runs that have at most `at_once` values in `columns`.
+
+    A partition with more values is alone. Each read costs some tenths of a millisecond for each column, so a year of
+    small days would take longer to begin than to read.
+    """
+    most, runs, height = at_once // max(1, columns), list[list[str]](), 0
+    for key, more in rows.items():
+        height += more
+        if runs and height <= most:
+            runs[-1].append(key)
+        else:
+            runs.append([key])
+            height = more
+    return runs
+
+
+def read_together(
+    files: Mapping[str, tuple[Path, ...]], runs: Iterable[Sequence[str]]
+) -> list[PartitionFiles]:
+    """Return the partitions of each run (`neighbours`) as one; `files` are key → its files."""
+    return [
+        PartitionFiles(
+            key=run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}",
+            files=tuple(file for key in run for file in files[key]),
+        )
+        for run in runs
+    ]
 
 
 def store_partitions(table: pl.DataFrame, column: str, folder: Path) -> list[PartitionFiles]:

@@ -14,6 +14,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.data.snapshots.partitions import neighbours
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError, SplitName, verify_file
 from ml_assets.data.tables.reader import TableReader
@@ -29,7 +30,7 @@ _VALUES_AT_ONCE = 2**23
 
 @dataclass(frozen=True, kw_only=True)
 class TablePartition:
-    """One partition of a feature table."""
+    """One partition of a feature table, or neighbouring ones that are read together."""
 
     rows: int
     frame: pl.LazyFrame
@@ -118,10 +119,10 @@ def rows_of(
 
     Raises the errors of `TableReader.scan`.
     """
-    whole = reader.scan(table, keys)
-    manifests = reader.manifests(table, keys)
+    whole, heights = reader.scan(table, keys), reader.heights(table, keys)
     partitions = tuple(
-        TablePartition(rows=manifests[key].rows, frame=reader.scan(table, [key])) for key in keys
+        TablePartition(rows=sum(heights[key] for key in run), frame=reader.scan(table, run))
+        for run in neighbours(heights, len(whole.collect_schema()))
     )
     return {
         split: SplitScan(snapshot=snapshot, split=split, table=whole, partitions=partitions)

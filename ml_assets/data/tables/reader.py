@@ -279,6 +279,10 @@ class TableReader:
         local = self._fetch([f.path for k in keys for f in partitions[k]])
         return {k: tuple(local[f.path] for f in partitions[k]) for k in keys}
 
+    def heights(self, table: str, keys: Sequence[str]) -> dict[str, int]:
+        """Return key → number of rows, in the order of `keys`. Raises `PartitionMissing` and `ManifestUnreadable`."""
+        return {key: one.rows for key, one in self.manifests(table, keys).items()}
+
     def input_digests(self, table: str, keys: Iterable[str]) -> dict[str, str]:
         """Return key → content digest, as the record of a derived table's inputs; empty if a partition is missing."""
         digests = self.digests(table)

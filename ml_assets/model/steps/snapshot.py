@@ -10,7 +10,7 @@ import polars as pl
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
-from ml_assets.data.snapshots.partitions import PartitionFiles
+from ml_assets.data.snapshots.partitions import neighbours, read_together
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, require_lists_begin
 from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
@@ -123,7 +123,8 @@ def build_training_set(
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
     files = reader.local_files(validated.table, validated.keys)
-    partitions = [PartitionFiles(key=key, files=some) for key, some in files.items()]
+    heights = reader.heights(validated.table, validated.keys)
+    partitions = read_together(files, neighbours(heights, len(spec.training_columns)))
     split, rows = row_choice(spec, validated.keys)
     inputs: InputColumns | FittedState = InputColumns(
         numeric=columns.numeric, categorical=columns.categorical, min_count=columns.min_count
