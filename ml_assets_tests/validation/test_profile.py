@@ -9,7 +9,7 @@ import polars as pl
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ml_assets.data.validation.profile import LONGEST, completeness, profile
+from ml_assets.data.validation.profile import BUCKETS, FEW, LONGEST, bucket, completeness, profile
 from ml_assets_tests.validation.flights_table import day
 
 numbers = st.lists(st.none() | st.floats(width=64) | st.integers(0, 5).map(float), max_size=80)
@@ -46,6 +46,29 @@ def test_every_row_of_a_string_column_is_counted_once(values: list[str | None]) 
     column = profile(pl.DataFrame({"x": values}, schema={"x": pl.String}))["columns"]["x"]
     assert sum(n for _, n in column["values"]) + column["others"] + column["nulls"] == len(values)
     assert column["distinct"] == len({value for value in values if value is not None})
+
+
+@given(st.lists(st.text(max_size=2 * LONGEST), unique=True), st.integers(0, 3))
+@example([], 0)
+@example([f"{number:08x}" for number in range(3 * FEW)], 1)
+@example(["", "a", "ü" * LONGEST, "ü" * (LONGEST + 1), *(chr(0x3000 + n) * n for n in range(1, FEW + 2))], 2)
+def test_texts_are_in_the_buckets_of_their_checksums(texts: list[str], more: int) -> None:
+    """The most frequent ones are listed, of equally frequent ones the first in the alphabet."""
+    rows = [text for place, text in enumerate(texts) for _ in range(1 + place % (more + 1))]
+    column = profile(pl.DataFrame({"text": pl.Series(rows, dtype=pl.String)}))["columns"]["text"]
+    counted = sorted(((rows.count(text), text) for text in texts), key=lambda one: (-one[0], one[1].encode()))
+    shown = [text if len(text) <= LONGEST else None for _, text in counted]
+    listed = [(value if len(value) <= LONGEST else None, count) for value, count in column["values"]]
+    assert listed == [(text, count) for text, (count, _) in zip(shown, counted, strict=True)][:FEW]
+    if len(texts) > FEW:
+        places = [0] * BUCKETS
+        for count, text in counted:
+            if len(text) <= LONGEST:
+                places[bucket(text)] += count
+        unseen = [text for text in texts if len(text) > LONGEST]
+        found: list[int] = column["buckets"]
+        assert all(have >= least for have, least in zip(found, places, strict=True))
+        assert sum(found) - sum(places) == sum(rows.count(text) for text in unseen)
 
 
 def test_quantiles_split_evenly_and_finer_in_the_tails() -> None:
