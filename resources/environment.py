@@ -95,7 +95,10 @@ def lock_of(project: Path) -> bytes | None:
 
 def installed_packages() -> dict[str, str]:
     """Return name → version of each installed distribution."""
-    return {one.name: one.version for one in metadata.distributions() if one.name}
+    read = (
+        one.metadata for one in metadata.distributions()
+    )  # `name` and `version` would parse the file twice
+    return {one["Name"]: one["Version"] for one in read if one["Name"]}
 
 
 def installed_version(package: str) -> str:

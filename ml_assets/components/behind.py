@@ -13,7 +13,7 @@ import dagster as dg
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.dataset import Dataset
 from ml_assets.components.declarations import in_one_line, require_consistent
-from ml_assets.components.documents import DefsFiles
+from ml_assets.components.documents import COMPONENTS, DefsFiles
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.training_pipeline import TrainingPipeline
 from ml_assets.dagster_host.defs_folder import PipelineTree
@@ -59,9 +59,12 @@ class SingleComponents:
     def definitions_of(self, assets: Iterable[str]) -> dg.Definitions | None:
         """Return the definitions of the files that declare `assets`, and of the tables behind them at any depth.
 
-        None if one of the files is not found: a Python file may define the asset, or nothing does. Raises
-        `DeclarationRefused` for faults in these files.
+        None if only all definitions say it: one of the files is not found, or a Python file or a component of another
+        package defines something, which may be a check of one of these assets. Raises `DeclarationRefused` for faults
+        in these files.
         """
+        if any(not one.startswith(COMPONENTS) for one in self._files.types()) or self._tree.has_python():
+            return None
         built: dict[Path, dg.Definitions] = {}
         known: set[str] = set()
         todo = {declared_as(one) for one in assets}

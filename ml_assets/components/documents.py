@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from ml_assets.extras.streams.kafka_source import DeadLetter
 
 _KEYS = ("attributes", "post_processing", "requirements", "template_vars_module", "type")
-_COMPONENTS = "ml_assets.components"
+COMPONENTS = "ml_assets.components."
+"""Begin of the `type` of each component of this platform."""
 
 
 class DefsFiles:
@@ -58,6 +59,11 @@ class DefsFiles:
         for file, text in self._texts.items():
             if line.search(text) and any(_name(one) == name for one in self._parsed(file)):
                 yield file
+
+    def types(self) -> set[str]:
+        """Return the types of all documents as their lines say it. No file is parsed."""
+        line = re.compile(r"""^\{?["']?type["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE)
+        return {found for text in self._texts.values() for found in line.findall(text)}
 
     def lines(self, pattern: str) -> list[str]:
         """Return `file:line` of every line that matches `pattern` from its begin."""
@@ -164,7 +170,7 @@ def _component_at(path: str) -> Any:
 
 
 def _component_types() -> list[str]:
-    return [f"{_COMPONENTS}.{name}" for name in importlib.import_module(_COMPONENTS).__all__]
+    return [COMPONENTS + name for name in importlib.import_module(COMPONENTS.rstrip(".")).__all__]
 
 
 def _nearest_type(path: str) -> str:

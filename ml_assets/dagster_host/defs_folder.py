@@ -134,6 +134,18 @@ class PipelineTree(dg.ComponentTree):
             for one in decl.decls
         ]
 
+    def has_python(self) -> bool:
+        """True if a Python file that Dagster imports defines something. Reads the sources only."""
+        context = self.decl_load_context
+        for file in sorted(self.defs_module_path.rglob("*.py")):
+            inside = [one for one in file.parents if one.is_relative_to(self.defs_module_path)]
+            if any(map(_is_skipped, (file, *inside))) or any(map(find_defs_or_component_yaml, inside)):
+                continue
+            place = context.for_component_loc(ComponentPath.from_path(file))
+            if not defines_nothing(place.defs_relative_module_name(file)):
+                return True
+        return False
+
     def _get_filesystem_decl(self) -> ComponentDecl:
         decl = self._decl_of(self.defs_module_path)
         assert decl is not None  # the folder of a package is never empty

@@ -79,6 +79,13 @@ def _change(file: Path, right: str, wrong: str) -> None:
     file.write_bytes(text.replace(right, wrong).encode(errors="surrogateescape"))
 
 
+_CHECK = """
+import dagster as dg
+
+@dg.asset_check(asset=dg.AssetKey(["datasets", "bikes"]), blocking=True)
+def looked_at():
+    return dg.AssetCheckResult(passed=False)
+"""
 _BREAK = [
     pytest.param("defs.yaml", "attributes:", "attributes: [", id="not YAML"),
     pytest.param("defs.yaml", "attributes:", "attributes: # [\x07", id="control character"),
@@ -138,6 +145,30 @@ def test_an_input_that_no_file_declares_needs_all_definitions(shops: Path) -> No
     assert _single(shops).definitions_of(["cars"]) is None
     assert _single(shops).definitions_of(["buses"]) is None
     assert _single(shops).find(Dataset, "cras") is None
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("checks.py", _CHECK),
+        ("more/checks.py", _CHECK),
+        ("more/defs.yaml", "type: dagster.DefsFolderComponent\n"),
+        ("more/defs.yaml", '---\n"type":  dagster.DefinitionsComponent\nattributes: {path: checks.py}\n'),
+    ],
+)
+def test_a_check_that_python_or_another_component_defines_needs_all_definitions(
+    shops: Path, file: str, text: str
+) -> None:
+    """A table that is launched alone would be built without the check."""
+    (shops / "more").mkdir()
+    (shops / file).write_text(text)
+    assert _single(shops).definitions_of(["bikes"]) is None
+
+
+def test_python_that_defines_nothing_is_no_reason_to_load_all(shops: Path) -> None:
+    (shops / "words.py").write_text("WORDS = ('a', 'b')\n")
+    (shops / "bikes" / "checks.py").write_text(_CHECK)  # Dagster imports no file beside a defs.yaml
+    assert _single(shops).definitions_of(["bikes"]) is not None
 
 
 def test_a_name_declared_twice_is_refused_with_both_files(shops: Path) -> None:
