@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo drill ui test test-releases test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo demo-large drill ui test test-releases test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint docs docs-serve format lock render clean distclean
 
 # The tests start hundreds of processes; without bytecode each of them compiles the project again.
@@ -30,6 +30,9 @@ setup: ## make .venv with locked, hashed packages (prints first how much it down
 
 demo: setup ## raw days of 2013 to a registered model, on this machine (ARGS=--json for one JSON object)
 	@$(BIN)/ml-assets demo $(ARGS)
+
+demo-large: setup ## 40 GB of clicks to a registered model in 4 GB of memory, in hours; needs root, 160 GB of disk (ARGS="--gigabytes 10")
+	@$(BIN)/python -m benchmarks.claims.pipelines.demo_large $(ARGS)
 
 # Which: kill-rank, kill-node, hang, sigterm, corrupt-checkpoint, nan.
 DRILL ?= all

@@ -1,0 +1,117 @@
+"""Shuffle of a table's rows into shards: passes of a training set beside Ray Data and Daft.
+
+Ours also checks, encodes and fits, and writes shards with digests; the peers read the same 28 of 128 columns, put the
+rows into another order and write Parquet. CPU seconds and memory are those of all processes: private memory of each,
+and shared memory once, which is Ray's store of objects. `--gigabytes` chooses the table, `--quick` takes 0.25 GB. The
+first run makes the peers' environment.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import psutil
+
+from benchmarks._peers import SCRIPTS, peers_python
+from benchmarks._report import Result, emit
+from benchmarks.claims.data import training_set_memory
+from ml_assets.foundation.checkout import ROOT
+
+PEERS = ("ray[data]==2.60.0", "daft==0.7.26", "aiohttp")
+NAMES = ("Ray Data", "Daft")
+GIGABYTES, QUICK_GIGABYTES = 1.0, 0.25
+LEAST = 2.0
+"""Bar: CPU time and memory of a peer, as a multiple of ours."""
+_EVERY_SECONDS = 0.1
+
+
+@dataclass(frozen=True)
+class Spent:
+    """Costs of one shuffle, of all its processes."""
+
+    seconds: float
+    """CPU time."""
+    gib: float
+    """Peak of memory."""
+
+
+def spent(command: Sequence[str | Path]) -> Spent:
+    """Run `command`; return what it and its children cost. Raises `SystemExit` if it fails."""
+    environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
+    with tempfile.TemporaryFile("w+") as log:
+        process = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=log, stderr=log)
+        seconds: dict[tuple[int, float], float] = {}
+        peak = 0
+        while process.poll() is None:
+            private = shared = 0
+            parent = psutil.Process(process.pid)
+            for one in (parent, *parent.children(recursive=True)):
+                try:
+                    times, held = one.cpu_times(), _held(one.pid)
+                except (psutil.NoSuchProcess, psutil.ZombieProcess, FileNotFoundError, ProcessLookupError):
+                    continue
+                seconds[one.pid, one.create_time()] = times.user + times.system
+                private, shared = private + held["RssAnon"], max(shared, held["RssShmem"])
+            peak = max(peak, private + shared)
+            time.sleep(_EVERY_SECONDS)
+        if process.returncode:
+            log.seek(0)
+            raise SystemExit(f"{command[1]} ended with {process.returncode}: {log.read()[-2000:]}")
+    return Spent(sum(seconds.values()), peak / 2**20)
+
+
+def _held(pid: int) -> dict[str, int]:
+    """Return the resident memory of a process in KiB, private and shared."""
+    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    found = {words[0].rstrip(":"): int(words[1]) for words in lines if words[0].startswith("Rss")}
+    return {"RssAnon": 0, "RssShmem": 0} | found
+
+
+def main() -> int:
+    """Measure each way once; return exit status 1 if a bar does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--gigabytes", type=float, default=GIGABYTES, help="Parquet of the table")
+    parser.add_argument("--quick", action="store_true", help=f"{QUICK_GIGABYTES:g} GB")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    arguments = parser.parse_args()
+    gigabytes = QUICK_GIGABYTES if arguments.quick else arguments.gigabytes
+    python, read = peers_python("shuffle-peers", PEERS), training_set_memory
+    columns = " ".join(("x0", "x1", "x2", "day", "label", "known", *read.NUMERIC[3:], *read.CATEGORICAL))
+    with tempfile.TemporaryDirectory() as temporary:
+        folder = Path(temporary)
+        table = folder / "table"
+        table.mkdir()
+        read.write_table(table, gigabytes)
+        found = {
+            name: spent(
+                [python, "-P", SCRIPTS / "bare_shuffle_peers.py", name, table, folder / name, columns]
+            )
+            for name in NAMES
+        }
+        ours = spent([sys.executable, str(read.__file__), "build", table, folder / "ours"])
+    results: list[Result] = []
+    for what, unit in (("seconds", "s"), ("gib", "GiB")):
+        peers = {name: getattr(one, what) for name, one in found.items()}
+        least = min(peers.values()) / getattr(ours, what)
+        results.append(
+            Result(
+                name=f"rows of {gigabytes:g} GB into shards, {'CPU time' if unit == 's' else 'peak of memory'}",
+                value=round(getattr(ours, what), 3),
+                unit=unit,
+                peers={name: round(value, 3) for name, value in peers.items()},
+                ratio=round(1 / least, 3),
+                bar=f"≤ 1/{LEAST:g} × each peer",
+                ok=least >= LEAST,
+            )
+        )
+    return emit(results, json=arguments.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
