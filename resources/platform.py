@@ -6,6 +6,7 @@ Kubernetes and Optuna are imported at their first use. The help of a command imp
 
 import os
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -29,6 +30,7 @@ from resources.launcher.protocol import TrainingLauncher
 from resources.ledger import Ledger, Person
 from resources.online import OnlineStore, open_online_store
 from resources.pool import PartitionPool, ThisProcess
+from resources.pool.exchange import Exchange, folder_exchange
 from resources.pool.processes import ProcessPool
 from resources.settings import Settings
 from resources.tracking.sink import SpoolCopies
@@ -239,6 +241,10 @@ class Platform:
         if of.pool == "in-process":
             return ThisProcess()
         return ProcessPool(of.pool_workers, of.pool_after_seconds)
+
+    def exchange(self) -> AbstractContextManager[Exchange]:
+        """Return the way of files between this process and the workers of `pool`, for one range, as a block."""
+        return folder_exchange(self.settings.cache_folder / "pool")
 
     @cached_property
     def launcher(self) -> TrainingLauncher:

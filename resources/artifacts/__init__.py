@@ -12,6 +12,7 @@ import os
 import shutil
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Protocol
 
@@ -81,6 +82,10 @@ class Artifacts(Protocol):
 
     def states(self, name: str) -> dict[str, str]:
         """Return path inside the folder → text that changes with the content, of all pushed files."""
+        ...
+
+    def changed(self, name: str) -> dict[str, datetime]:
+        """Return path inside the folder → moment (UTC) of the last change, of all pushed files."""
         ...
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
@@ -168,6 +173,12 @@ class FolderArtifacts:
             for file, facts in self._facts(name).items()
         }
 
+    def changed(self, name: str) -> dict[str, datetime]:
+        """See `Artifacts`."""
+        return {
+            file: datetime.fromtimestamp(facts.st_mtime, UTC) for file, facts in self._facts(name).items()
+        }
+
     def _facts(self, name: str) -> dict[str, os.stat_result]:
         place = self.root / relative(name)
         found: dict[str, os.stat_result] = {}
@@ -190,7 +201,7 @@ class FolderArtifacts:
 
     def abort_uploads(self, name: str) -> None:
         """See `Artifacts`."""
-        for writing in self.folder(name).rglob(f".*{WRITING}"):
+        for writing in (self.root / relative(name)).rglob(f".*{WRITING}"):
             writing.unlink(missing_ok=True)
 
 
@@ -224,12 +235,13 @@ def chosen_files(place: Path, files: Sequence[str] | None, last: str | None) -> 
 
 
 def remove_local(place: Path, files: Sequence[str] | None) -> None:
-    """Delete `files` (None: all) below `place`, then empty folders."""
+    """Delete `files` (None: all, and `place` itself), then empty folders."""
     for file in [None] if files is None else [relative(file) for file in files]:
         path = place if file is None else place / file
         for one in [path] if path.is_file() else local_files(path):
             one.unlink(missing_ok=True)
-    for folder in sorted((path for path in place.rglob("*") if path.is_dir()), reverse=True):
+    folders = sorted((path for path in place.rglob("*") if path.is_dir()), reverse=True)
+    for folder in folders if files is not None else [*folders, place]:
         with suppress(OSError):  # it is not empty, or another process writes to it
             folder.rmdir()
 

@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
+from datetime import datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -180,6 +181,10 @@ class RemoteArtifacts:
         self._patience = patience_seconds
         self._opened: tuple[int, Any] | None = None
 
+    def __reduce__(self) -> tuple[type["RemoteArtifacts"], tuple[str, Path, str | None, float]]:
+        """Travel to another process without the client, which works in one process."""
+        return type(self), (self.url, self.cache, self._endpoint, self._patience)
+
     def __repr__(self) -> str:
         return f"RemoteArtifacts({self.url!r}, {str(self.cache)!r})"
 
@@ -259,6 +264,10 @@ class RemoteArtifacts:
             file: f"{facts.get('ETag', '')} {facts['size']}"
             for file, facts in sorted(self._listing(name).items())
         }
+
+    def changed(self, name: str) -> dict[str, datetime]:
+        """See `Artifacts`."""
+        return {file: facts["LastModified"] for file, facts in sorted(self._listing(name).items())}
 
     def remove(self, name: str, files: Sequence[str] | None = None) -> None:
         """See `Artifacts`."""

@@ -5,7 +5,8 @@ pool passes no frames. Results come in the order of the items, and do not depend
 or on workers that died.
 
 `processes.py`: workers of this machine. `schedule.py`: which task runs next. `code_text.py`: the version of the code
-that a worker has. Here: the pool of this process alone. Not here: the tasks.
+that a worker has. `exchange.py`: ways of files to and from workers. Here: the pool of this process alone. Not here: the
+tasks.
 """
 
 import importlib

@@ -6,20 +6,16 @@ A worker reads the rows of its partition and prepares it; see `tables.publish.wo
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 
 from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.sources.protocol import PartitionOpen, SourceSection, SourceTable
 from ml_assets.data.tables.publish.prepare import MadePartition, make
-from ml_assets.data.tables.publish.workers import (
-    SentPartition,
-    handover_folder,
-    received_files,
-    send_files,
-)
+from ml_assets.data.tables.publish.workers import SentPartition, received_files, send_files
 from ml_assets.data.tables.spec import TableSpec
 from resources.platform import Platform
 from resources.pool import Handover
+from resources.pool.exchange import Exchange
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +26,9 @@ class SourceTask:
     section: SourceSection
     table: SourceTable
     spec: TableSpec
-    key: str = ""
-    folder: Path = Path()
-    """Folder for the files of partitions that leave a worker (`handover_folder`)."""
+    key: str
+    exchange: Exchange
+    """Way of the partition's files out of a worker."""
 
 
 def read_by_workers(
@@ -54,15 +50,15 @@ def read_by_workers(
             require_closed(key)
         except PartitionOpen as error:
             still_open[key] = error
-    with handover_folder(platform) as folder:
+    with platform.exchange() as exchange:
         tasks = {
             f"{spec.table} {key}": SourceTask(
-                platform=platform, section=section, table=table, spec=spec, key=key, folder=folder
+                platform=platform, section=section, table=table, spec=spec, key=key, exchange=exchange
             )
             for key in keys
             if key not in still_open
         }
-        handover = Handover(_send, _received)
+        handover = Handover(_send, partial(_received, exchange))
         with closing(platform.pool.map(read_source, tasks, handover, section.reads_at_once)) as made:
             for key in keys:
                 fault = still_open.get(key)
@@ -77,9 +73,9 @@ def read_source(task: SourceTask) -> MadePartition:
 
 
 def _send(task: SourceTask, made: MadePartition) -> list[SentPartition]:
-    return send_files(task.folder, [made])
+    return send_files(task.exchange, [made])
 
 
-def _received(sent: Sequence[SentPartition]) -> MadePartition:
-    [made] = received_files(sent)
+def _received(exchange: Exchange, sent: Sequence[SentPartition]) -> MadePartition:
+    [made] = received_files(exchange, sent)
     return made

@@ -1,14 +1,14 @@
 """Partitions that workers of a pool make: the task of features, and the way of its partitions to the publisher.
 
 A worker reads inputs at the run's commit, calls the author's function, and prepares the partitions: sorted rows, the
-bytes of their files, profile and manifest. It leaves the files in a folder of this machine, where the publisher takes
-them. Validation and merge stay with the publisher. Not here: the pool (`resources.pool`).
+bytes of their files, profile and manifest. It sends the files to the publisher, which validates and merges. Not here:
+the pool (`resources.pool`) and the way of the files (`resources.pool.exchange`).
 """
 
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, closing
+from contextlib import closing
 from dataclasses import dataclass, replace
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 from ml_assets.data.tables.declared import InputTable
@@ -18,21 +18,21 @@ from ml_assets.data.tables.publish.prepare import MadePartition, make, prepared_
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import TableSpec, UndatedRows
 from ml_assets.data.tables.user_code import resolve_function
-from resources.files import unfinished_folder, whole_file
 from resources.platform import Platform
 from resources.pool import Handover, portable
+from resources.pool.exchange import Exchange
 
 
 @dataclass(frozen=True, kw_only=True)
 class SentPartition:
-    """A partition whose files lie in the folder of its task."""
+    """A partition whose files were sent."""
 
     made: MadePartition
     """Without its rows."""
     manifest: PartitionManifest | None
     """None: it has no rows."""
-    files: tuple[Path, ...] = ()
-    """Files of its rows, in the order of the manifest."""
+    files: tuple[str, ...] = ()
+    """Names of the files of its rows, in the order of the manifest."""
     undated: UndatedRows | None = None
     """See `Incoming`. They are few."""
 
@@ -50,8 +50,8 @@ class FeatureTask:
     """`package.module.function`, which a worker imports."""
     partition_date: str
     keys: tuple[str, ...] = ()
-    folder: Path = Path()
-    """Folder for the files of partitions that leave a worker (`handover_folder`)."""
+    exchange: Exchange | None = None
+    """Way of the partitions' files out of a worker."""
 
     def __getstate__(self) -> dict[str, Any]:
         """Travel to a worker with the commit in place of the reader."""
@@ -67,12 +67,13 @@ def features_of(task: FeatureTask, pieces: Iterable[Sequence[str]]) -> Generator
     Raises what `PartitionPool.map` raises; the name of a task is its table with its first and last key.
     """
     platform = task.platform
-    with handover_folder(platform) as folder:
+    with platform.exchange() as exchange:
         tasks = {
-            f"{task.spec.table} {_in_words(keys)}": replace(task, keys=tuple(keys), folder=folder)
+            f"{task.spec.table} {_in_words(keys)}": replace(task, keys=tuple(keys), exchange=exchange)
             for keys in pieces
         }
-        with closing(platform.pool.map(make_features, tasks, Handover(_send, received_files))) as results:
+        handover = Handover(_send, partial(received_files, exchange))
+        with closing(platform.pool.map(make_features, tasks, handover)) as results:
             for made in results:
                 yield from made
 
@@ -92,46 +93,43 @@ def make_features(task: FeatureTask) -> list[MadePartition]:
 
 
 def _send(task: FeatureTask, made: list[MadePartition]) -> list[SentPartition]:
-    return send_files(task.folder, made)
+    assert task.exchange is not None  # `features_of` gives it
+    return send_files(task.exchange, made)
 
 
-def send_files(folder: Path, made: Sequence[MadePartition]) -> list[SentPartition]:
-    """Write the files of partitions to `folder`. Runs in a worker. Raises `DiskFull`."""
+def send_files(exchange: Exchange, made: Sequence[MadePartition]) -> list[SentPartition]:
+    """Send the files of partitions. Runs in a worker. Raises what `Exchange.send` raises."""
     sent: list[SentPartition] = []
     for one in made:
         if one.ready is None:
             sent.append(SentPartition(made=replace(one, cause=portable(one.cause)), manifest=None))
             continue
         manifest, objects = one.ready.manifest, one.ready.stored.objects
-        files = tuple(folder / f"{one.key}-{part}" for part in range(len(manifest.files)))
-        for file, described in zip(files, manifest.files, strict=True):
+        names = tuple(f"{one.key}-{part}" for part in range(len(manifest.files)))
+        for name, described in zip(names, manifest.files, strict=True):
             content = objects[described.path]
             assert isinstance(content, bytes)  # `prepare` encodes in memory
-            with whole_file(file) as writing:
-                writing.write_bytes(content)
+            with exchange.send(name) as file:
+                file.write_bytes(content)
         rest = replace(one, ready=None)
-        sent.append(SentPartition(made=rest, manifest=manifest, files=files, undated=one.ready.undated))
+        sent.append(SentPartition(made=rest, manifest=manifest, files=names, undated=one.ready.undated))
     return sent
 
 
-def received_files(sent: Sequence[SentPartition]) -> list[MadePartition]:
-    """Return the partitions that `send_files` wrote, and delete their files."""
+def received_files(exchange: Exchange, sent: Sequence[SentPartition]) -> list[MadePartition]:
+    """Return the partitions that `send_files` sent, and delete their files. Raises what `Exchange.receive` raises."""
+    names = [name for one in sent for name in one.files]
     made: list[MadePartition] = []
-    for one in sent:
-        if one.manifest is None:
-            made.append(one.made)
-            continue
-        ready = prepared_of(one.manifest, [file.read_bytes() for file in one.files])
-        made.append(replace(one.made, ready=replace(ready, undated=one.undated)))
-        for file in one.files:
-            file.unlink()
+    with exchange.receive(names) as paths:
+        place = dict(zip(names, paths, strict=True))
+        for one in sent:
+            if one.manifest is None:
+                made.append(one.made)
+                continue
+            ready = prepared_of(one.manifest, [place[name].read_bytes() for name in one.files])
+            made.append(replace(one.made, ready=replace(ready, undated=one.undated)))
+    exchange.remove(names)
     return made
-
-
-def handover_folder(platform: Platform) -> AbstractContextManager[Path]:
-    """Yield a folder for the files of one range. It is deleted after the block, or by a later range if this process is
-    killed."""
-    return unfinished_folder(platform.settings.cache_folder / "pool")
 
 
 def _in_words(keys: Sequence[str]) -> str:
