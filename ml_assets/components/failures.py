@@ -122,13 +122,11 @@ def final_unless_transient(settings: Settings) -> Iterator[None]:
             raise Terminated("the step was stopped from outside") from error
         if isinstance(error, (dg.Failure, *TRANSIENT)):
             raise
-        if isinstance(error, TaskFailed):
-            if isinstance(error.__cause__, TRANSIENT):
-                raise
-            raise dg.Failure(missing_extra(error) or str(error), allow_retries=False) from error
+        if isinstance(error, TaskFailed) and isinstance(error.__cause__, TRANSIENT):
+            raise
         if isinstance(error, BuildRefused):
             raise _failure_of(error) from error
-        said = f"{type(error).__name__}: {error}"
+        said = f"{error}" if isinstance(error, TaskFailed) else f"{type(error).__name__}: {error}"
         why = missing_extra(error) or full_disk_text(error, settings.folders) or explained(said, error)
         raise dg.Failure(why, allow_retries=False) from error
 

@@ -4,18 +4,21 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 
+from ml_assets.data.snapshots.partitions import neighbours
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract
+from ml_assets.model.steps import snapshot
 from ml_assets.model.steps.snapshot import build_training_set, source_values, take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
@@ -309,6 +312,19 @@ def test_rows_that_appear_while_a_set_is_built_are_not_in_it(wide: Wide, tmp_pat
     wide.hold({key: rows_of(1)[key].with_columns(pl.col("c03") + 1)})
     again = build_training_set(wide.spec, wide.platform, window, None, into=tmp_path / "again")
     assert again.digest == before.digest != wide.freeze(tmp_path / "later").digest
+
+
+def test_workers_build_the_same_training_set(
+    wide: Wide, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task is a run of neighbouring partitions; this window has many."""
+    before = wide.freeze(tmp_path / "before")
+    monkeypatch.setattr(snapshot, "neighbours", partial(neighbours, at_once=100))
+    for pool in ({"pool": "in-process"}, {"pool": "processes", "pool_workers": 2, "pool_after_seconds": 0}):
+        settings = Settings.model_validate({"home": wide.platform.settings.home, **pool})
+        made = Wide(Platform(settings), wide.spec).freeze(tmp_path / pool["pool"])
+        assert made.digest == before.digest
+        assert [one.name for one in made.folder.parent.iterdir()] == [made.folder.name]
 
 
 def test_another_type_of_an_unread_column_changes_nothing(wide: Wide, tmp_path: Path) -> None:

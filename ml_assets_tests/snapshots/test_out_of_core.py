@@ -22,6 +22,8 @@ from ml_assets_tests.training.list_snapshots import list_snapshot, sessions
 from ml_assets_tests.training.small_jobs import INPUTS, ROW_SPEC, feature_table, split_of
 from ml_assets_tests.training.text_snapshots import text_snapshot
 from resources.disk import DiskFull
+from resources.pool import PartitionPool, TaskFailed, ThisProcess
+from resources.pool.processes import ProcessPool
 
 SOURCE = SourceValues(table="features/small")
 
@@ -49,6 +51,30 @@ def _damage(file: Path, column: str) -> None:
     content = bytearray(file.read_bytes())
     content[begin : begin + chunk.total_compressed_size] = b"\xff" * chunk.total_compressed_size
     file.write_bytes(content)
+
+
+@pytest.mark.parametrize("pool", [ThisProcess(), ProcessPool(2, 0)], ids=["here", "workers"])
+def test_a_damaged_column_names_its_partition(pool: PartitionPool, tmp_path: Path) -> None:
+    table = feature_table()
+    partitions = store_partitions(table, "date", tmp_path / "table")
+    _damage(partitions[2].files[0], "x0")
+    with pytest.raises(TaskFailed, match=rf"partition {partitions[2].key} \(3 of {len(partitions)}\): "):
+        choose_rows(partitions, split_of(table), ROW_SPEC, INPUTS, into=tmp_path / "runs", pool=pool)
+    assert not list((tmp_path / "runs").iterdir())
+
+
+@pytest.mark.parametrize("pool", [ThisProcess(), ProcessPool(2, 0)], ids=["here", "workers"])
+def test_a_number_beyond_float32_is_refused_by_its_column(pool: PartitionPool, tmp_path: Path) -> None:
+    """Found in a partition by its second pass, as an error of its own type."""
+    table = feature_table()
+    split = split_of(table)
+    huge = pl.when(pl.col("date").cast(pl.String) == split.holdout[0]).then(1e300).otherwise(pl.col("x0"))
+    partitions = store_partitions(table.with_columns(huge.alias("x0")), "date", tmp_path / "table")
+    chosen = choose_rows(partitions, split, ROW_SPEC, INPUTS, into=tmp_path / "runs")
+    with pytest.raises(EncodingError, match="column 'x0' holds inf in") as error:
+        build_snapshot(chosen, source=SOURCE, into=tmp_path / "snapshots", pool=pool)
+    assert error.value.columns == ("x0",)
+    assert not list((tmp_path / "snapshots").iterdir())
 
 
 @pytest.mark.parametrize("column", ["x0", "colour"])

@@ -6,16 +6,21 @@ the snapshot and of its files, or the refusal.
 
 import hashlib
 import json
+import random
 from pathlib import Path
 
 import pytest
 
+from ml_assets.data.snapshots import gather
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.partitions import PartitionFiles, neighbours, read_together, store_partitions
 from ml_assets.data.snapshots.row_choice import choose_rows
 from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import SnapshotError, SourceValues
+from ml_assets_tests.snapshots.deadly_pool import DeadlyPool
 from ml_assets_tests.snapshots.random_tables import KINDS, random_table
+from resources.pool import HERE, PartitionPool
+from resources.pool.processes import ProcessPool
 
 RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("recorded_digests.json").read_text())
 
@@ -27,7 +32,7 @@ def read_in_runs(partitions: list[PartitionFiles], values: int) -> list[Partitio
     return read_together(files, neighbours(rows, 1, values))
 
 
-def outcome(seed: int, folder: Path, values: int | None) -> str:
+def outcome(seed: int, folder: Path, values: int | None = None, pool: PartitionPool = HERE) -> str:
     one = random_table(seed)
     partitions = store_partitions(one.frame, one.spec.partition, folder / "table")
     if values is not None:
@@ -35,14 +40,18 @@ def outcome(seed: int, folder: Path, values: int | None) -> str:
     inputs = InputColumns(numeric=one.numeric, categorical=one.categorical, min_count=one.min_count)
     into = folder / "snapshots"
     try:
-        chosen = choose_rows(partitions, one.split, one.spec, inputs, into=into)
+        chosen = choose_rows(partitions, one.split, one.spec, inputs, into=into, pool=pool)
     except SnapshotError as error:
         return f"{type(error).__name__}: {error}"
     source = SourceValues(table="features/random")
-    snapshot = build_snapshot(chosen, source=source, into=into, shard_bytes=one.shard_bytes)
+    snapshot = build_snapshot(chosen, source=source, into=into, shard_bytes=one.shard_bytes, pool=pool)
     assert [path.name for path in into.iterdir()] == [snapshot.folder.name]
     files = sorted(f"{path.name} {_sha256(path.read_bytes())}" for path in snapshot.folder.iterdir())
     return f"{snapshot.digest[:16]} {_sha256(chr(10).join(files).encode())[:16]}"
+
+
+def seeds_of(kind: str) -> list[int]:
+    return [int(seed) for seed in RECORDED if KINDS[int(seed) % len(KINDS)] == kind]
 
 
 def _sha256(content: bytes) -> str:
@@ -53,7 +62,35 @@ def _sha256(content: bytes) -> str:
 @pytest.mark.parametrize("kind", KINDS)
 def test_each_file_is_that_of_the_builder_in_memory(kind: str, values: int | None, tmp_path: Path) -> None:
     """Whatever partitions are read together."""
-    seeds = [int(seed) for seed in RECORDED if KINDS[int(seed) % len(KINDS)] == kind]
+    seeds = seeds_of(kind)
     assert len(seeds) == 10
     found = {str(seed): outcome(seed, tmp_path / str(seed), values) for seed in seeds}
     assert found == {seed: RECORDED[seed] for seed in found}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_workers_and_kills_change_no_file(workers: int, tmp_path: Path) -> None:
+    """Also not a refusal. Workers stay from table to table; a few are killed in the middle of a task, or after it."""
+    draw = random.Random(workers)
+    seeds = [seed for kind in KINDS for seed in draw.sample(seeds_of(kind), 2)]
+    with ProcessPool(workers, 0).kept() as pool:
+        for seed in seeds:
+            marks = tmp_path / f"{seed}-marks"
+            marks.mkdir()
+            for _ in range(draw.randrange(3)):
+                (marks / f"{draw.choice([0.0, 0.01, 9.0]) + draw.random() / 1000}").touch()
+            deadly = DeadlyPool(pool, marks)
+            assert outcome(seed, tmp_path / str(seed), pool=deadly) == RECORDED[str(seed)]
+            assert not list(marks.iterdir())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_shards_written_in_runs_are_the_same_files(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As those of a snapshot of thousands of shards are."""
+    monkeypatch.setattr(gather, "MOST_ALONE", 2)
+    monkeypatch.setattr(gather, "RUN", 3)
+    monkeypatch.setattr(gather, "_AT_ONCE", 2_000)
+    for seed in seeds_of(kind)[:4]:
+        assert outcome(seed, tmp_path / str(seed)) == RECORDED[str(seed)]

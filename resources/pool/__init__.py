@@ -5,8 +5,8 @@ pool passes no frames. Results come in the order of the items, and do not depend
 or on workers that died.
 
 `processes.py`: workers of this machine. `schedule.py`: which task runs next. `code_text.py`: the version of the code
-that a worker has. `exchange.py`: ways of files to and from workers. Here: the pool of this process alone. Not here: the
-tasks.
+that a worker has. `exchange.py`: ways of files to and from workers. `shared.py`: a value that many tasks read. Here:
+the pool of this process alone. Not here: the tasks.
 """
 
 import importlib
@@ -15,6 +15,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
@@ -85,6 +86,13 @@ class PartitionPool(Protocol):
         """
         ...
 
+    def kept(self) -> AbstractContextManager["PartitionPool"]:
+        """Yield a pool whose workers, once started, stay from one `map` to the next and end with the block.
+
+        For passes over the same partitions: a worker takes a second of CPU to start.
+        """
+        ...
+
 
 class ThisProcess:
     """Pool without workers: one task after the other, in the process of the caller."""
@@ -100,6 +108,31 @@ class ThisProcess:
         import_path(function)
         for name, item in items.items():
             yield run_here(function, name, item)
+
+    def kept(self) -> AbstractContextManager[PartitionPool]:
+        """Return this pool."""
+        return nullcontext(self)
+
+
+HERE = ThisProcess()
+"""The pool of code that was given none."""
+
+
+@contextmanager
+def raising_as_here(*kinds: type[Exception]) -> Generator[None]:
+    """Raise an error of `kinds`, if a task of the block raised it, in place of its `TaskFailed`.
+
+    For errors that name their partition themselves, so that callers see the same types with and without a pool.
+    """
+    own: BaseException | None = None
+    try:
+        yield
+    except TaskFailed as error:
+        if not isinstance(error.__cause__, kinds):
+            raise
+        own = error.__cause__
+    if own is not None:  # outside of the handler: neither error is behind the other
+        raise own
 
 
 def run_here(function: Callable[[Item], Result], name: str, item: Item) -> Result:

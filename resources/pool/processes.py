@@ -5,16 +5,25 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import wait as wait_for
 from types import ModuleType
 
-from resources.pool import Call, Handover, Item, Result, TaskOutcome, failed_outcome, run_call
+from resources.pool import (
+    Call,
+    Handover,
+    Item,
+    PartitionPool,
+    Result,
+    TaskOutcome,
+    failed_outcome,
+    run_call,
+)
 from resources.pool.schedule import TaskLost, mapped
 
 _START_SECONDS = 60.0
@@ -43,11 +52,60 @@ class ProcessPool:
 
     @contextmanager
     def _started(self, at_once: int | None, tasks: int) -> "Generator[_Processes]":
-        processes = _Processes(min(self._workers, tasks, at_once or tasks))
+        processes = _Processes([_Slot() for _ in range(min(self._workers, tasks, at_once or tasks))])
         try:
             yield processes
         finally:
             processes.end()
+
+    @contextmanager
+    def kept(self) -> Generator[PartitionPool]:
+        """See `PartitionPool`."""
+        kept = _KeptPool(self._workers, self._seconds_here)
+        try:
+            yield kept
+        finally:
+            kept.end()
+
+
+class _KeptPool:
+    """Pool whose processes stay after the tasks that started them."""
+
+    def __init__(self, workers: int, seconds_here: float) -> None:
+        self._workers = workers
+        self._seconds_here = seconds_here
+        self._slots: list[_Slot] = []
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Mapping[str, Item],
+        handover: Handover[Item, Result] | None = None,
+        at_once: int | None = None,
+    ) -> Generator[Result]:
+        """See `PartitionPool`. No task runs here once there are workers."""
+        seconds_here = 0.0 if self._slots else self._seconds_here
+        return mapped(function, items, handover, seconds_here, partial(self._lent, at_once))
+
+    def kept(self) -> AbstractContextManager[PartitionPool]:
+        """Return this pool."""
+        return nullcontext(self)
+
+    @contextmanager
+    def _lent(self, at_once: int | None, tasks: int) -> "Generator[_Processes]":
+        number = min(self._workers, tasks, at_once or tasks)
+        self._slots += [_Slot() for _ in range(number - len(self._slots))]
+        processes = _Processes(self._slots[:number])
+        try:
+            yield processes
+        finally:
+            # Those that work are in the middle of tasks that nobody waits for any more.
+            self._slots = [one for one in self._slots if not one.calls]
+            processes.end_working()
+
+    def end(self) -> None:
+        """End all processes."""
+        _Processes(self._slots).end()
 
 
 @dataclass(eq=False)
@@ -65,9 +123,9 @@ class _Running:
 class _Processes:
     """Started processes: `Workers`."""
 
-    def __init__(self, number: int) -> None:
-        self.number = number
-        self._slots = [_Slot() for _ in range(number)]
+    def __init__(self, slots: "Sequence[_Slot]") -> None:
+        self.number = len(slots)
+        self._slots = slots
 
     def start(self, call: Call) -> _Running:
         return min(self._slots, key=lambda one: len(one.calls)).start(call)
@@ -83,6 +141,12 @@ class _Processes:
         """End the processes, also those that work."""
         for slot in self._slots:
             slot.end()
+
+    def end_working(self) -> None:
+        """End the processes that work."""
+        for slot in self._slots:
+            if slot.calls:
+                slot.end()
 
 
 class _Slot:

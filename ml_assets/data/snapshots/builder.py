@@ -3,8 +3,8 @@
 The rows of a split are chosen once, when the snapshot is made, and an evaluation reads the rows that its index names.
 An index file is one delta-encoded Parquet file, in which row numbers of whole partitions take almost no space. Here:
 the number of shards, writing a folder that is either complete or absent, and reading the fitted state back. Not here:
-choosing rows and fitting (row_choice), the rows of a shard (scatter), the rows for training (split_reader) and for an
-evaluation (split_rows).
+choosing rows and fitting (row_choice), the rows of a shard (scatter, gather), the rows for training (split_reader) and
+for an evaluation (split_rows).
 """
 
 import errno
@@ -18,8 +18,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
+from ml_assets.data.snapshots.gather import Gathering, Scattered, gather, gather_orders
+from ml_assets.data.snapshots.partitions import task_names
 from ml_assets.data.snapshots.row_choice import ChosenRows
-from ml_assets.data.snapshots.scatter import Cut, Gather, Scatter, ShardLayout, gather, scatter, taken_file
+from ml_assets.data.snapshots.scatter import Cut, Scatter, ShardLayout, scatter, taken_file
 from ml_assets.data.snapshots.shards import MEMBER_BYTES
 from ml_assets.data.snapshots.split_reader import (
     FITTED,
@@ -39,8 +41,11 @@ from ml_assets.data.snapshots.split_reader import (
     verify,
     verify_file,
 )
+from ml_assets.data.snapshots.survey import PASS_ERRORS
 from resources.disk import require_room
 from resources.files import sync, unfinished_folder
+from resources.pool import HERE, PartitionPool, raising_as_here
+from resources.pool.shared import Shared
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
 _parquet: Any = import_module("pyarrow.parquet")
@@ -53,14 +58,20 @@ SHARD_BYTES = 128 * 2**20
 
 
 def build_snapshot(
-    chosen: ChosenRows, *, source: SourceValues, into: Path, shard_bytes: int = SHARD_BYTES
+    chosen: ChosenRows,
+    *,
+    source: SourceValues,
+    into: Path,
+    shard_bytes: int = SHARD_BYTES,
+    pool: PartitionPool = HERE,
 ) -> Snapshot:
     """Write `chosen`, encoded by its fitted state, as a snapshot folder in `into`, named by its digest.
 
     `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
-    list. If rows have blobs, an archive lies beside each shard. One partition or one shard is in memory at a time.
-    Raises `EncodingError` if float32 cannot hold a standardised number, and `DiskFull`.
+    list. If rows have blobs, an archive lies beside each shard. Partitions, and then shards, are tasks of `pool`, whose
+    workers see `into`; each holds one of them in memory. Raises `EncodingError` if float32 cannot hold a standardised
+    number, `DiskFull`, and what `PartitionPool.map` raises.
     """
     fitted = chosen.fitted
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
@@ -70,24 +81,14 @@ def build_snapshot(
         require_room(into, _bytes_needed(chosen, layout))
         scattered = building / "scattered"
         scattered.mkdir()
-        orders = list(_orders(chosen, layout, scattered))
-        for order in orders:
-            scatter(order)
-        sources = tuple(order.to for order in orders)
-        shards = tuple(
-            gather(
-                Gather(
-                    sources=sources,
-                    layout=layout,
-                    schema=schema,
-                    split=split,
-                    number=cut.before + i,
-                    folder=building,
-                )
-            )
-            for split, cut in layout.cuts.items()
-            for i in range(cut.shards)
-        )
+        orders = dict(_orders(chosen, Shared(layout, scattered / "layout"), scattered))
+        sources = tuple(Scattered(to=order.to, shards=layout.shards) for order in orders.values())
+        origin = Gathering(layout=layout, sources=sources, schema=schema, folder=building)
+        gathers = {one.name: one for one in gather_orders(Shared(origin, scattered / "gathering"))}
+        with raising_as_here(*PASS_ERRORS):
+            for _ in pool.map(scatter, orders):
+                pass
+            shards = tuple(shard for some in pool.map(gather, gathers) for shard in some)
         splits = tuple(write_index(building, split, _taken(sources, split)) for split in SPLITS)
         shutil.rmtree(scattered)
         snapshot = Snapshot(
@@ -134,7 +135,7 @@ def _layout(chosen: ChosenRows, shard_bytes: int) -> ShardLayout:
         units = chosen.units(split)
         shards = min(max(1, round(chosen.rows(split) * row_bytes / shard_bytes)), units)
         cuts[split] = Cut(units=units, shards=shards, before=sum(cut.shards for cut in cuts.values()))
-    return ShardLayout(spec=chosen.spec, fitted=fitted, cuts=cuts)
+    return ShardLayout(spec=chosen.spec, split=chosen.split, weights=chosen.weights, fitted=fitted, cuts=cuts)
 
 
 def _bytes_needed(chosen: ChosenRows, layout: ShardLayout) -> int:
@@ -145,30 +146,28 @@ def _bytes_needed(chosen: ChosenRows, layout: ShardLayout) -> int:
     return 2 * (rows * layout.record.itemsize + blobs) + heads
 
 
-def _orders(chosen: ChosenRows, layout: ShardLayout, folder: Path) -> Iterator[Scatter]:
-    """Yield the order of each partition that has taken rows."""
+def _orders(chosen: ChosenRows, shared: Shared[ShardLayout], folder: Path) -> Iterator[tuple[str, Scatter]]:
+    """Yield name and order of each partition that has taken rows."""
     units = dict.fromkeys(SPLITS, 0)
-    for number, (partition, facts, begin) in enumerate(
-        zip(chosen.partitions, chosen.facts, chosen.begins, strict=True)
-    ):
+    named = zip(task_names(chosen.partitions), chosen.partitions, chosen.facts, chosen.begins, strict=True)
+    for number, (name, partition, facts, begin) in enumerate(named):
         if facts.taken:
-            yield Scatter(
+            order = Scatter(
                 partition=partition,
-                split=chosen.split,
-                layout=layout,
-                weights=chosen.weights,
+                shared=shared,
                 begin=begin,
                 units=dict(units),
                 to=folder / f"{number:06d}",
             )
+            yield name, order
         for split, more in facts.units.items():
             units[split] += more
 
 
-def _taken(sources: Iterable[Path], split: SplitName) -> Iterator[NDArray[np.int64]]:
+def _taken(sources: Iterable[Scattered], split: SplitName) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of the rows of a split, partition by partition."""
     for source in sources:
-        if (path := taken_file(source, split)).exists():
+        if (path := taken_file(source.to, split)).exists():
             yield np.fromfile(path, dtype=np.int64)
 
 

@@ -59,6 +59,13 @@ def read_together(
     ]
 
 
+def task_names(partitions: Sequence[PartitionFiles]) -> list[str]:
+    """Return the name of each partition in errors of a pool. A table in no lake may have a key twice."""
+    return [
+        f"partition {one.key} ({number} of {len(partitions)})" for number, one in enumerate(partitions, 1)
+    ]
+
+
 def store_partitions(table: pl.DataFrame, column: str, folder: Path) -> list[PartitionFiles]:
     """Write `table` to Parquet files in `folder`, one for each run of rows with the same key in `column`.
 

@@ -1,8 +1,8 @@
 """Choice of a snapshot's rows from the partitions of a feature table, with the reasons for leaving out others.
 
-One partition is in memory at a time. Its facts (survey) are summed here: rows without which nothing can be trained are
-refused by name, and columns are fitted. Not here: the rules for a row (row_rules), choosing the partitions (spec),
-writing the rows (builder).
+Each process has one partition in memory at a time. Facts of all (survey) are summed here: rows without which nothing
+can be trained are refused by name, and columns are fitted. Not here: the rules for a row (row_rules), choosing the
+partitions (spec), writing the rows (builder).
 """
 
 import math
@@ -28,7 +28,7 @@ from ml_assets.data.features.encoding import (
     require_columns,
 )
 from ml_assets.data.features.sorted_runs import RUN, VALUE, map_texts, merged
-from ml_assets.data.snapshots.partitions import PartitionFiles
+from ml_assets.data.snapshots.partitions import PartitionFiles, task_names
 from ml_assets.data.snapshots.row_rules import (
     KEY,
     NAMED,
@@ -44,8 +44,9 @@ from ml_assets.data.snapshots.row_rules import (
 )
 from ml_assets.data.snapshots.spec import InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
-from ml_assets.data.snapshots.survey import FIRST, MOST_CLASSES, PartitionFacts, Survey, survey
+from ml_assets.data.snapshots.survey import FIRST, MOST_CLASSES, PASS_ERRORS, PartitionFacts, Survey, survey
 from resources.files import unfinished_folder
+from resources.pool import HERE, PartitionPool, raising_as_here
 from resources.words import counted, name_some
 
 LIST = "_list"
@@ -184,10 +185,12 @@ def choose_rows(
     inputs: InputColumns | FittedState,
     *,
     into: Path,
+    pool: PartitionPool = HERE,
 ) -> ChosenRows:
     """Choose the rows of each split from `partitions`, which are in the order of their table, and fit `inputs`.
 
-    A state that is already fitted is kept. Temporary files lie in a folder in `into`. Raises `SnapshotError` if a
+    Each of `partitions` is a task of `pool`, whose workers see the folder `into`, which gets temporary files. A state
+    that is already fitted is kept. Raises `SnapshotError` if a
     column is missing, a label is not a finite number or is illegal for the objective, a weight is not a number from 0,
     all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows; the
     message names rows or partitions, and reasons. Raises `EncodingError` as `fit` does, and `DiskFull`.
@@ -201,7 +204,9 @@ def choose_rows(
             Survey(partition=one, split=split, spec=spec, inputs=wanted, runs=folder / f"{number:06d}")
             for number, one in enumerate(partitions)
         ]
-        facts = [survey(order) for order in orders]
+        tasks = dict(zip(task_names(partitions), orders, strict=True))
+        with raising_as_here(*PASS_ERRORS):
+            facts = list(pool.map(survey, tasks))
         _refuse_faults(spec, facts)
         if spec.group is not None:
             _require_whole_lists(spec.group, orders, facts)

@@ -1,11 +1,10 @@
-"""Passes B and C of a snapshot: encoded rows of a partition, ordered by shard, and one shard of all partitions.
+"""Pass B of a snapshot: encoded rows of a partition, ordered by shard.
 
 A partition has one file of rows, with the places of its shards in front, and one of blobs. So the number of files is
-that of partitions, whatever the number of shards, and no process holds a list of partitions × shards. Functions of one
-partition and of one shard: files in, files out. Not here: choosing rows (row_choice), the manifest (builder).
+that of partitions, whatever the number of shards, and no process holds a list of partitions × shards. A function of one
+partition: files in, files out. Not here: choosing rows (row_choice), the shards (gather), the manifest (builder).
 """
 
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,18 +18,11 @@ from ml_assets.data.features.encoding import FittedState, class_ids
 from ml_assets.data.snapshots.partitions import PartitionFiles
 from ml_assets.data.snapshots.row_choice import LIST, WEIGHT, WeightScale, taken_rows
 from ml_assets.data.snapshots.row_rules import BLOB_BYTES, ROW, marked_rows
-from ml_assets.data.snapshots.shards import (
-    ARCHIVE_END,
-    Blobs,
-    Rows,
-    member,
-    member_bytes,
-    places_of,
-    write_rows,
-)
+from ml_assets.data.snapshots.shards import member, member_bytes
 from ml_assets.data.snapshots.spec import RowSpec, Split
-from ml_assets.data.snapshots.split_reader import Archive, Shard, SplitName, file_sha256
+from ml_assets.data.snapshots.split_reader import SplitName
 from ml_assets.data.snapshots.survey import rows_at
+from resources.pool.shared import Shared
 
 _BLOBS_AT_ONCE = 64 * 2**20
 """Approximate bytes of blobs to read from a partition at once."""
@@ -61,6 +53,8 @@ class ShardLayout:
     """Form of the rows of all partitions."""
 
     spec: RowSpec
+    split: Split
+    weights: Mapping[SplitName, WeightScale]
     fitted: FittedState
     cuts: Mapping[SplitName, Cut]
 
@@ -90,15 +84,18 @@ class Scatter:
     """Order to encode one partition."""
 
     partition: PartitionFiles
-    split: Split
-    layout: ShardLayout
-    weights: Mapping[SplitName, WeightScale]
+    shared: Shared[ShardLayout]
     begin: int
     """Number of its first row in the table."""
     units: Mapping[SplitName, int]
     """Split → its units in the partitions before."""
     to: Path
     """Prefix of the files to write."""
+
+    @property
+    def layout(self) -> ShardLayout:
+        """Form of the rows."""
+        return self.shared.value
 
 
 def rows_file(to: Path) -> Path:
@@ -120,11 +117,11 @@ def taken_file(to: Path, split: SplitName) -> Path:
 def scatter(order: Scatter) -> None:
     """Encode the rows of a partition and write them in the order of shards. Raises `EncodingError` and `OSError`."""
     layout, spec = order.layout, order.layout.spec
-    frame, height = marked_rows(order.partition, order.split, spec)
+    frame, height = marked_rows(order.partition, layout.split, spec)
     parts: list[NDArray[np.void]] = []
     shards: list[NDArray[np.int64]] = []
     for split, cut in layout.cuts.items():
-        taken = taken_rows(frame, split, order.begin, spec, order.weights.get(split))
+        taken = taken_rows(frame, split, order.begin, spec, layout.weights.get(split))
         if taken.is_empty():
             continue
         rows = taken[ROW].to_numpy()
@@ -139,8 +136,8 @@ def scatter(order: Scatter) -> None:
         by_shard = np.argsort(shard, kind="stable")
         shard, records = shard[by_shard], records.take(by_shard)
     with rows_file(order.to).open("wb") as file:
-        file.write(_bytes(np.searchsorted(shard, np.arange(layout.shards + 1)).astype(np.int64)))
-        file.write(_bytes(records))
+        file.write(in_bytes(np.searchsorted(shard, np.arange(layout.shards + 1)).astype(np.int64)))
+        file.write(in_bytes(records))
     if spec.blob:
         _write_blobs(order, shard, records["row"], records["blob"])
 
@@ -192,7 +189,7 @@ def _write_blobs(
     in_table = np.argsort(rows[by_place])
     numbers, places = rows[by_place][in_table] - order.begin, begins[in_table]
     with blobs_file(order.to).open("wb") as file:
-        head = file.write(_bytes(starts))
+        head = file.write(in_bytes(starts))
         at_once = max(1, int(_BLOBS_AT_ONCE / max(sizes.mean(), 1.0))) if len(sizes) else 1
         for first in range(0, len(numbers), at_once):
             some = numbers[first : first + at_once]
@@ -205,114 +202,9 @@ def _write_blobs(
 
 def _write_numbers(path: Path, numbers: NDArray[np.int64]) -> None:
     with path.open("wb") as file:
-        file.write(_bytes(numbers))
+        file.write(in_bytes(numbers))
 
 
-def _bytes(values: NDArray[Any]) -> memoryview:
+def in_bytes(values: NDArray[Any]) -> memoryview:
+    """Return the memory of an array, to write it."""
     return memoryview(cast(Any, np.ascontiguousarray(values).view(np.uint8).reshape(-1)))
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gather:
-    """Order to write one shard."""
-
-    sources: tuple[Path, ...]
-    """Prefixes of the files of all partitions."""
-    layout: ShardLayout
-    schema: str
-    """Hash of the schema."""
-    split: SplitName
-    number: int
-    """Number of the shard over all splits."""
-    folder: Path
-
-    @property
-    def name(self) -> str:
-        """Name of the shard's files, without suffix."""
-        return f"{self.split}-{self.number - self.layout.cuts[self.split].before:05d}"
-
-
-def gather(order: Gather) -> Shard:
-    """Write one shard, and its archive if rows have blobs, from the files of all partitions."""
-    path, archive = order.folder / f"{order.name}.arrow", order.folder / f"{order.name}.tar"
-    records = _read(order)
-    blobs = None
-    if order.layout.spec.blob:
-        _write_archive(order, archive)
-        in_table = np.argsort(records["row"])
-        places = np.empty((len(records), 2), dtype=np.int64)
-        places[in_table] = places_of(records["blob"][in_table])
-        blobs = Blobs.map(archive, places)
-    fields = records.dtype.names or ()
-    rows = Rows(
-        numeric=_matrix(records, "numeric", np.float32),
-        category=_matrix(records, "category", np.int32),
-        label=np.ascontiguousarray(records["label"]),
-        row=np.ascontiguousarray(records["row"]),
-        lists=np.ascontiguousarray(records["list"]) if "list" in fields else None,
-        weight=np.ascontiguousarray(records["weight"]) if "weight" in fields else None,
-        blobs=blobs,
-    )
-    del records
-    write_rows(path, rows, order.schema)
-    return Shard(
-        split=order.split,
-        path=path.name,
-        sha256=file_sha256(path),
-        rows=len(rows),
-        lists=None if rows.lists is None else len(np.unique(rows.lists)),
-        bytes=path.stat().st_size,
-        blobs=None
-        if blobs is None
-        else Archive(path=archive.name, sha256=file_sha256(archive), bytes=archive.stat().st_size),
-    )
-
-
-def _read(order: Gather) -> NDArray[np.void]:
-    """Return the rows of the shard, in its order."""
-    record = order.layout.record
-    head = 8 * (order.layout.shards + 1)
-    places = [_place(rows_file(source), order.number) for source in order.sources]
-    records = np.empty(sum(end - begin for begin, end in places), dtype=record)
-    free = memoryview(cast(Any, records.view(np.uint8)))
-    for source, (begin, end) in zip(order.sources, places, strict=True):
-        if begin == end:
-            continue
-        with rows_file(source).open("rb", buffering=0) as file:
-            file.seek(head + begin * record.itemsize)
-            wanted = (end - begin) * record.itemsize
-            filled = 0
-            while filled < wanted:
-                read = file.readinto(free[filled:wanted])
-                if not read:
-                    raise EOFError(f"{rows_file(source)} ends before its last row")
-                filled += read
-            free = free[wanted:]
-    return records
-
-
-def _write_archive(order: Gather, archive: Path) -> None:
-    head = 8 * (order.layout.shards + 1)
-    with archive.open("wb") as target:
-        for source in order.sources:
-            begin, end = _place(blobs_file(source), order.number)
-            with blobs_file(source).open("rb") as file:
-                while begin < end:
-                    sent = os.sendfile(target.fileno(), file.fileno(), head + begin, end - begin)
-                    if not sent:
-                        raise EOFError(f"{blobs_file(source)} ends before its last blob")
-                    begin += sent
-        target.write(ARCHIVE_END)
-
-
-def _place(path: Path, shard: int) -> tuple[int, int]:
-    """Return the two numbers at the head of a file between which a shard lies."""
-    with path.open("rb", buffering=0) as file:
-        begin, end = np.frombuffer(os.pread(file.fileno(), 16, 8 * shard), dtype=np.int64).tolist()
-    return begin, end
-
-
-def _matrix(records: NDArray[np.void], name: str, dtype: Any) -> NDArray[Any]:
-    if name not in (records.dtype.names or ()):
-        return np.empty((len(records), 0), dtype=dtype)
-    return np.ascontiguousarray(records[name])

@@ -12,7 +12,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.features.encoding import counted_texts, sorted_numbers
+from ml_assets.data.features.encoding import EncodingError, counted_texts, sorted_numbers
 from ml_assets.data.features.sorted_runs import VALUE, map_bytes, write_texts
 from ml_assets.data.snapshots.partitions import PartitionFiles
 from ml_assets.data.snapshots.row_rules import (
@@ -30,6 +30,8 @@ from ml_assets.data.snapshots.shards import member_bytes
 from ml_assets.data.snapshots.spec import InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, SplitName
 
+PASS_ERRORS = (SnapshotError, EncodingError, OSError)
+"""Errors of a pass that say themselves what they are about; a pool names the partition of any other."""
 MOST_CLASSES = 256
 """Classes that a label may have."""
 FIRST = "first"

@@ -134,17 +134,19 @@ def build_training_set(
         inputs = initial.fitted_for(columns.numeric, columns.categorical)
         objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
         initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
-    chosen = choose_rows(partitions, split, rows, inputs, into=into)
-    _require_lists_begin(spec, reader, validated.table, chosen)
-    _require_slices(spec, chosen)
-    if spec.evaluation.group is not None:
-        for part in chosen.parts("holdout", [spec.evaluation.bootstrap_unit]):
-            require_whole_lists(part, spec.evaluation)
-    snapshot = build_snapshot(
-        chosen,
-        source=source_values(spec, reader, validated.table, validated.keys),
-        into=into,
-    )
+    with platform.pool.kept() as pool:
+        chosen = choose_rows(partitions, split, rows, inputs, into=into, pool=pool)
+        _require_lists_begin(spec, reader, validated.table, chosen)
+        _require_slices(spec, chosen)
+        if spec.evaluation.group is not None:
+            for part in chosen.parts("holdout", [spec.evaluation.bootstrap_unit]):
+                require_whole_lists(part, spec.evaluation)
+        snapshot = build_snapshot(
+            chosen,
+            source=source_values(spec, reader, validated.table, validated.keys),
+            into=into,
+            pool=pool,
+        )
     if columns.blob is not None:
         table = reader.scan(validated.table, validated.keys)
         require_readable(columns, chosen, table)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from resources.lake import LakeBusy
+from resources.pool.shared import Shared
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +77,12 @@ def read(path: Path) -> tuple[int, int]:
     """Return what `write` wrote, and who wrote it."""
     square, process = path.read_text().split()
     return int(square), int(process)
+
+
+def word(task: tuple[Shared[list[str]], int]) -> tuple[str, int, int]:
+    """Return the first word of a shared value, the process, and the place of the value in its memory."""
+    shared, _ = task
+    return shared.value[0], os.getpid(), id(shared.value)
 
 
 def squares(count: int, folder: Path, **changes: object) -> dict[str, Work]:

@@ -15,7 +15,16 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ml_assets_tests.resources.pool.tasks import TwoWordsNeeded, Work, lock, read, square, squares, write
+from ml_assets_tests.resources.pool.tasks import (
+    TwoWordsNeeded,
+    Work,
+    lock,
+    read,
+    square,
+    squares,
+    word,
+    write,
+)
 from resources.lake import LakeBusy
 from resources.memory import explained
 from resources.pool import (
@@ -29,6 +38,7 @@ from resources.pool import (
     run_call,
 )
 from resources.pool.processes import ProcessPool
+from resources.pool.shared import Shared
 
 ROOT = Path(__file__).parents[3]
 
@@ -181,6 +191,50 @@ def test_closing_the_results_ends_the_workers(pool: ProcessPool, tmp_path: Path)
         workers = {int(one.name.split("-")[1]) for one in tmp_path.iterdir()}
         assert all(map(_lives, workers))
     _wait(lambda: not any(map(_lives, workers)))
+
+
+def test_kept_workers_stay_from_map_to_map_and_end_with_the_block(pool: ProcessPool, tmp_path: Path) -> None:
+    with pool.kept() as kept:
+        workers = [{process for _, process in kept.map(square, squares(6, tmp_path))} for _ in range(3)]
+        assert workers[0] == workers[1] == workers[2]
+        assert all(map(_lives, workers[0]))
+        assert os.getpid() not in workers[0]
+    _wait(lambda: not any(map(_lives, workers[0])))
+
+
+def test_kept_workers_start_only_for_long_tasks(tmp_path: Path) -> None:
+    """Once they are there, short tasks use them, too."""
+    with ProcessPool(2, 0.2).kept() as kept:
+        short = {process for _, process in kept.map(square, squares(5, tmp_path))}
+        assert short == {os.getpid()}
+        list(kept.map(square, squares(8, tmp_path, seconds=0.1)))
+        assert os.getpid() not in {process for _, process in kept.map(square, squares(5, tmp_path))}
+
+
+def test_a_failure_leaves_kept_workers_for_the_next_tasks(pool: ProcessPool, tmp_path: Path) -> None:
+    """Those in the middle of other tasks of the failed range end."""
+    items = squares(6, tmp_path, seconds=600)
+    items["number 0"] = replace(items["number 0"], seconds=0, fault="busy")
+    with pool.kept() as kept:
+        with pytest.raises(TaskFailed, match="number 0: LakeBusy"):
+            list(kept.map(square, items))
+        workers = {int(one.name.split("-")[1]) for one in tmp_path.iterdir()}
+        _wait(lambda: not any(map(_lives, workers)))
+        found = list(kept.map(square, squares(4, tmp_path)))
+        assert [number for number, _ in found] == [0, 1, 4, 9]
+        assert os.getpid() not in {process for _, process in found} | workers
+
+
+def test_a_shared_value_travels_once(pool: ProcessPool, tmp_path: Path) -> None:
+    """Tasks in this process write no file."""
+    shared = Shared(["a word"], tmp_path / "words")
+    list(ThisProcess().map(word, {"number 0": (shared, 0)}))
+    assert not list(tmp_path.iterdir())
+    items = {f"number {one}": (shared, one) for one in range(6)}
+    found = list(pool.map(word, items))
+    assert [word for word, *_ in found] == ["a word"] * 6
+    assert len({(process, value) for _, process, value in found}) == len({process for _, process, _ in found})
+    assert [path.name for path in tmp_path.iterdir()] == ["words"]
 
 
 _SCRIPT = """
