@@ -2,8 +2,8 @@
 
 Here: reading arguments, calling the parts, printing the result and the next command. Not here: the work of a stage.
 A command's module is imported when the command is called, so `--help` answers at once. `run`, `look`, `decide`,
-`tables`, `data`, `operate` and `stores` declare commands and import heavy parts in functions only, so the help of a
-command is fast, too. The other modules import all at their top.
+`tables`, `data`, `operate`, `ui` and `stores` declare commands and import heavy parts in functions only, so the help of
+a command is fast, too. The other modules import all at their top.
 """
 
 import sys
@@ -54,7 +54,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "env": ("data", "Work in an environment: a branch of the lake; compare it, merge it, drop it."),
     },
     "Operate the platform": {
-        "ui": ("operate", "Serve Dagster's pages and run its daemon, on 127.0.0.1."),
+        "ui": ("ui", "Serve Dagster's pages and run its daemon, on 127.0.0.1."),
         "doctor": ("operate", "Check settings, storage and versions; name the remedies."),
         "drill": ("operate", "Damage a short real training and check its recovery."),
         "accounts": ("stores", "Add, list and revoke accounts of persons, who prove who they are."),

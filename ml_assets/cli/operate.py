@@ -1,16 +1,10 @@
-"""`ml-assets ui`, `doctor`, `drill`, `trainings`, `gc`, `events`: run the platform, check it, and clean it up."""
+"""`ml-assets doctor`, `drill`, `trainings`, `gc`, `events`: check the platform, and clean it up."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,9 +18,6 @@ from ml_assets.cli.terminal import (
     say,
     say_aside,
 )
-from ml_assets.foundation.checkout import ROOT
-from ml_assets.model.training.process.stop import end_with_parent
-from resources.extras import require
 from resources.words import counted, name_some
 
 if TYPE_CHECKING:
@@ -36,62 +27,6 @@ if TYPE_CHECKING:
 
 NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan")
 """Names of the drills."""
-
-
-@click.command("ui")
-@click.option(
-    "--port",
-    type=click.IntRange(1, 65535),
-    default=3000,
-    show_default=True,
-    help="Port of the pages on 127.0.0.1.",
-)
-def ui(port: int) -> None:
-    """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C."""
-    require("dagster_webserver")
-    from ml_assets.context.launch import end_abandoned
-
-    project = writing().project
-    end_abandoned(project)
-    bin_folder = Path(sys.executable).parent
-    workspace = ["-w", str(ROOT / "workspace.yaml")]
-    webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
-    commands = {
-        "webserver": [*webserver, *workspace],
-        "daemon": [str(bin_folder / "dagster-daemon"), "run", *workspace],
-    }
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    say(f"Pages on http://127.0.0.1:{port} (home {project.settings.home}); Ctrl-C stops pages and daemon.")
-    # Each process gets its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
-    # Runs write links to these pages into commits and records.
-    environment = os.environ | {"ML_ASSETS_UI_URL": f"http://127.0.0.1:{port}"}
-    processes = {
-        name: subprocess.Popen(
-            line,
-            cwd=ROOT,
-            env=environment,
-            start_new_session=True,
-            # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would take it,
-            # and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
-            preexec_fn=partial(end_with_parent, parent=os.getpid()),
-        )
-        for name, line in commands.items()
-    }
-    try:
-        while not stop.wait(0.5):
-            ended = [name for name, process in processes.items() if process.poll() is not None]
-            if ended:
-                raise click.ClickException(f"the {ended[0]} stopped unexpectedly; its last lines are above")
-    finally:
-        for process in processes.values():
-            process.terminate()
-        for process in processes.values():
-            try:
-                process.wait(timeout=15)
-            except subprocess.TimeoutExpired:
-                process.kill()
 
 
 @click.command("doctor")

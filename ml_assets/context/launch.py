@@ -9,7 +9,7 @@ import threading
 import time
 import uuid
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -233,7 +233,7 @@ def materialize(
         if _was_terminated(result) or (interrupts.came and not result.success):
             raise KeyboardInterrupt
     if not result.success:
-        raise RunFailed(_why_it_failed(result))
+        raise RunFailed(why_it_failed(result.all_events))
     return _finished(result, run_id, time.monotonic() - began)
 
 
@@ -285,9 +285,9 @@ def _finished(result: dg.ExecuteInProcessResult, run_id: str, seconds: float) ->
     )
 
 
-def _why_it_failed(result: dg.ExecuteInProcessResult) -> str:
-    """Return the sentence of the first step that failed."""
-    for event in result.all_events:
+def why_it_failed(events: Iterable[dg.DagsterEvent]) -> str:
+    """Return the sentence of the first step that failed, of the events of a run."""
+    for event in events:
         if event.is_step_failure and event.step_failure_data.error:
             failure = event.step_failure_data.user_failure_data
             error = event.step_failure_data.error

@@ -61,9 +61,10 @@ def _wait_until_ready(dagster: Dagster, process: subprocess.Popen[bytes], log: P
         if not why:
             return
         time.sleep(0.5)
-    tail = "\n".join(log.read_text(errors="replace").splitlines()[-40:])
+    logs = [log, *sorted(log.parent.glob("dagster/ui-*.log"))]
+    ends = [f"{one} ends:\n" + "\n".join(one.read_text(errors="replace").splitlines()[-40:]) for one in logs]
     raise AssertionError(
-        f"ml-assets ui is not ready ({why}); exit status {process.poll()}. {log} ends:\n{tail}"
+        f"ml-assets ui is not ready ({why}); exit status {process.poll()}. " + "\n".join(ends)
     )
 
 

@@ -1,6 +1,8 @@
-"""`ml-assets ui` ended the hard way."""
+"""`ml-assets ui` in a terminal: what it prints, and its end, also the hard way."""
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 import time
@@ -58,3 +60,57 @@ def _processes_of(home: Path) -> list[str]:
             if given in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
+
+
+def test_a_port_in_use_is_one_line(home: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = str(other.getsockname()[1])
+        ui = subprocess.run(
+            [Path(sys.executable).with_name("ml-assets"), "ui", "--port", port],
+            env=os.environ | {"ML_ASSETS_HOME": str(home)},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert ui.returncode == 1
+    assert ui.stdout == ""
+    assert f"port {port} of 127.0.0.1 cannot be used (Address already in use)" in ui.stderr
+    assert len(ui.stderr.splitlines()) == 1
+
+
+def test_it_prints_when_pages_answer_what_runs_do_and_nothing_else(home: Path) -> None:
+    """Ctrl-C ends it without an error, and no process stays."""
+    port = free_port()
+    environment = os.environ | {"ML_ASSETS_HOME": str(home)}
+    command = Path(sys.executable).with_name("ml-assets")
+    with (home / "errors.log").open("w+") as errors:
+        ui = subprocess.Popen(
+            [command, "ui", "--port", str(port)],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        assert ui.stdout is not None
+        assert ui.stdout.readline().startswith(f"ready: http://127.0.0.1:{port} (home {home}); logs ")
+        subprocess.run(
+            [command, "launch", "datasets/sales", "2024-01-01"],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            check=True,
+        )
+        told = ui.stdout.readline().partition("  ")[2]
+        if told.startswith("started"):  # the run may end between two looks
+            told = ui.stdout.readline().partition("  ")[2]
+        ui.send_signal(signal.SIGINT)
+        rest = ui.stdout.read()
+        assert ui.wait() == 0
+        errors.seek(0)
+        assert errors.read() == ""
+    assert told == "done       datasets/sales 2024-01-01\n"
+    assert rest == ""
+    deadline = time.monotonic() + 10 * PATIENCE
+    while left := _processes_of(home):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.05)

@@ -1,0 +1,149 @@
+"""`ml-assets ui`: Dagster's pages and daemon in processes of their own, and the news of runs in the terminal."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from ml_assets.cli.opened import writing
+from ml_assets.cli.terminal import Problem, say
+from ml_assets.foundation.checkout import ROOT
+from ml_assets.model.training.process.stop import end_with_parent
+from resources.extras import require
+
+if TYPE_CHECKING:
+    from ml_assets.context.news import RunNews
+
+POLL_SECONDS = 1.0
+END_SECONDS = 2.5
+"""Seconds for which pages and daemon may end by themselves. A step that runs is not theirs to wait for."""
+LAST_LINES = 5
+"""Lines of a log to show for a process that stopped."""
+
+
+@click.command("ui")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    default=3000,
+    show_default=True,
+    help="Port of the pages on 127.0.0.1.",
+)
+def ui(port: int) -> None:
+    """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C.
+
+    Prints a line when the pages answer, when a run starts, ends or fails, and for each registered version. What pages
+    and daemon say goes to log files in Dagster's folder of the home.
+    """
+    require("dagster_webserver")
+    from ml_assets.context.launch import end_abandoned
+    from ml_assets.context.news import RunNews
+
+    _require_free(port)
+    project = writing().project
+    end_abandoned(project)
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
+    with _started(port, url, logs) as processes:
+        while not _answers(url) and not stop.wait(POLL_SECONDS):
+            _require_running(processes, logs)
+        news = RunNews(project.instance, datetime.now(UTC))
+        if not stop.is_set():
+            say(
+                f"ready: {url} (home {project.settings.home}); logs {logs}/ui-*.log; Ctrl-C stops pages and daemon"
+            )
+        while not stop.wait(POLL_SECONDS):
+            _require_running(processes, logs)
+            _tell(news)
+
+
+def _tell(news: "RunNews") -> None:
+    for line in news.lines():
+        say(line)
+
+
+def _require_free(port: int) -> None:
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError as error:
+            raise Problem(
+                f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): end what uses it, perhaps another "
+                "`ml-assets ui`, or name another --port"
+            ) from error
+
+
+@contextmanager
+def _started(port: int, url: str, logs: Path) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+    """Start pages and daemon, and end them after the block."""
+    workspace = ["-w", str(ROOT / "workspace.yaml")]
+    webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
+    commands = {
+        "webserver": [*webserver, *workspace],
+        "daemon": [str(Path(sys.executable).with_name("dagster-daemon")), "run", *workspace],
+    }
+    # Runs write links to these pages into commits and records.
+    environment = os.environ | {"ML_ASSETS_UI_URL": url}
+    processes: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        for name, line in commands.items():
+            with _log(logs, name).open("wb") as log:
+                processes[name] = subprocess.Popen(
+                    line,
+                    cwd=ROOT,
+                    env=environment,
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    # Its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
+                    start_new_session=True,
+                    # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would
+                    # take it, and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
+                    preexec_fn=partial(end_with_parent, parent=os.getpid()),
+                )
+        yield processes
+    finally:
+        for process in processes.values():
+            process.terminate()
+        deadline = time.monotonic() + END_SECONDS
+        for process in processes.values():
+            try:
+                process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def _log(logs: Path, name: str) -> Path:
+    return logs / f"ui-{name}.log"
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}/server_info", timeout=POLL_SECONDS) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def _require_running(processes: Mapping[str, subprocess.Popen[bytes]], logs: Path) -> None:
+    """Raise `Problem` with the last lines of a process that ended."""
+    for name, process in processes.items():
+        if process.poll() is not None:
+            log = _log(logs, name)
+            last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
+            raise Problem("\n  ".join((f"the {name} stopped; {log} has the reason, and ends with", *last)))
