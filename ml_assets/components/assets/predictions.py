@@ -92,7 +92,7 @@ def _publish(
     keys = [key for one in possible.ranges for key in one]
     faults: dict[str, str] = {}
     if keys:
-        partitions = scored_partitions(spec, scorers, reader, keys, faults)
+        partitions = scored_partitions(platform, spec, table, scorers, reader, keys, faults)
         yield from publish_and_report(context, platform, tables, table, partitions, total=len(keys))
     require_all(table.table, possible)
     fault = scorers.canary_fault or next(iter(faults.values()), "")

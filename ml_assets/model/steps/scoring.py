@@ -1,12 +1,15 @@
 """Batch scoring: predictions of the version in production, and of the canary beside it, for rows of the feature table.
 
-Here: the versions, their predictions as partitions of a table, and the table's contract. Not here: validating and
-landing a partition (`tables.publish`), the asset (`components.assets.predictions`), one request at a time (`serving`).
+Here: the versions, their predictions as partitions of a table, each a task of the pool, and the table's contract. Not
+here: validating and landing a partition (`tables.publish`), the asset (`components.assets.predictions`), one request at
+a time (`serving`).
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,6 +18,8 @@ import polars as pl
 
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.tables.guard import BuildRefused
+from ml_assets.data.tables.publish.prepare import MadePartition, make
+from ml_assets.data.tables.publish.workers import SentPartition, received_files, send_files
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, SourceFailed, TableSpec
 from ml_assets.data.validation.contract import Contract
@@ -26,9 +31,12 @@ from ml_assets.model.release.runtime import BundleRefused, GraphFailed, InputRef
 from ml_assets.model.release.standing import BundleStandings
 from ml_assets.model.steps.blobs import has_blobs, predicted
 from ml_assets.model.steps.champion import CannotScore, opened
+from ml_assets.model.steps.loaded_models import model_here
 from ml_assets.model.steps.spec import ADDED, PREDICTIONS, PipelineSpec
 from resources.ledger import Promotion
 from resources.platform import Platform
+from resources.pool import Handover
+from resources.pool.exchange import Exchange
 
 ONE_NUMBER = "prediction"
 """`output` of a model whose prediction is one number."""
@@ -135,53 +143,150 @@ def predictions_table(
     )
 
 
+@dataclass(frozen=True, kw_only=True)
+class ScoringTask:
+    """A partition of a feature table to score."""
+
+    platform: Platform
+    reader: TableReader
+    """The lake at the run's commit."""
+    spec: PipelineSpec
+    table: TableSpec
+    """The table of predictions."""
+    scorers: Scorers
+    key: str
+    exchange: Exchange
+    """Way of the predictions out of a worker."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Travel to a worker with the commit in place of the reader, and digests in place of the models."""
+        both = (self.scorers.production, self.scorers.canary)
+        return {
+            **vars(self),
+            "reader": self.reader.commit_id,
+            "scorers": [one and (one.version, one.bundle_digest) for one in both],
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        platform: Platform = state["platform"]
+        production, canary = (
+            one and Scorer(version=one[0], bundle_digest=one[1], model=model_here(platform, one[1]))
+            for one in state["scorers"]
+        )
+        scorers = Scorers(production=production, canary=canary, canary_fault="")
+        vars(self).update(state, reader=TableReader(platform.lake, state["reader"]), scorers=scorers)
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScoredPartition:
+    """Outcome of a task."""
+
+    made: MadePartition
+    canary_fault: str
+    """Reason why the canary has no predictions; empty if it has, and without a canary."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sent:
+    """A scored partition whose files were sent."""
+
+    made: list[SentPartition]
+    canary_fault: str
+
+
 def scored_partitions(
-    spec: PipelineSpec, scorers: Scorers, reader: TableReader, keys: Iterable[str], faults: dict[str, str]
-) -> Iterator[Incoming]:
+    platform: Platform,
+    spec: PipelineSpec,
+    table: TableSpec,
+    scorers: Scorers,
+    reader: TableReader,
+    keys: Iterable[str],
+    faults: dict[str, str],
+) -> Generator[MadePartition]:
     """Yield the predictions for each of `keys`, partitions of the feature table at the reader's commit.
 
-    A partition with a row that production cannot score becomes a `SourceFailed`, which names the row. If the canary
-    cannot score, its columns are null, and `faults` gets key → reason. Rows without a blob are left out, as in
-    training.
+    Each partition is a task of the pool; a worker loads each model once. `faults` gets key → reason for partitions of
+    which the canary has no predictions. Raises what `PartitionPool.map` raises.
     """
-    table = spec.features.table
-    for key in keys:
-        try:
-            frame = _scored(spec, scorers, reader, key, faults)
-        except CannotScore as error:
-            frame = SourceFailed(f"version {scorers.production.version} cannot score {table} {key}: {error}")
-        yield Incoming(
-            key=key,
-            data=frame,
-            inputs={table: reader.input_digests(table, [key])},
-            behind=reader.behind({table: [key]}),
-        )
+    with platform.exchange() as exchange:
+        tasks = {
+            f"{table.table} {key}": ScoringTask(
+                platform=platform,
+                reader=reader,
+                spec=spec,
+                table=table,
+                scorers=scorers,
+                key=key,
+                exchange=exchange,
+            )
+            for key in keys
+        }
+        handover = Handover(_send, partial(_received, exchange))
+        with closing(platform.pool.map(score_partition, tasks, handover)) as results:
+            for found in results:
+                if found.canary_fault:
+                    faults[found.made.key] = found.canary_fault
+                yield found.made
 
 
-def _scored(
-    spec: PipelineSpec, scorers: Scorers, reader: TableReader, key: str, faults: dict[str, str]
-) -> pl.DataFrame:
+def score_partition(task: ScoringTask) -> ScoredPartition:
+    """Score and prepare the partition of a task."""
+    incoming, fault = scored_rows(task.spec, task.scorers, task.reader, task.key)
+    return ScoredPartition(made=make(task.table, incoming), canary_fault=fault)
+
+
+def _send(task: ScoringTask, found: ScoredPartition) -> _Sent:
+    return _Sent(made=send_files(task.exchange, [found.made]), canary_fault=found.canary_fault)
+
+
+def _received(exchange: Exchange, sent: _Sent) -> ScoredPartition:
+    [made] = received_files(exchange, sent.made)
+    return ScoredPartition(made=made, canary_fault=sent.canary_fault)
+
+
+def scored_rows(spec: PipelineSpec, scorers: Scorers, reader: TableReader, key: str) -> tuple[Incoming, str]:
+    """Return the predictions for a partition of the feature table, and the reason why the canary has none, if any.
+
+    A partition with a row that production cannot score becomes a `SourceFailed`, which names the row. If the canary
+    cannot score, its columns are null. Rows without a blob are left out, as in training.
+    """
+    table, fault = spec.features.table, ""
+    try:
+        frame, fault = _scored(spec, scorers, reader, key)
+    except CannotScore as error:
+        frame = SourceFailed(f"version {scorers.production.version} cannot score {table} {key}: {error}")
+    incoming = Incoming(
+        key=key,
+        data=frame,
+        inputs={table: reader.input_digests(table, [key])},
+        behind=reader.behind({table: [key]}),
+    )
+    return incoming, fault
+
+
+def _scored(spec: PipelineSpec, scorers: Scorers, reader: TableReader, key: str) -> tuple[pl.DataFrame, str]:
     rows = reader.scan(spec.features.table, [key])
     found = _predictions(spec, scorers.production, rows).rename({"number": "prediction"})
     nothing = pl.lit(None, pl.Float64).alias("canary_prediction")
-    beside = None
+    beside, fault = None, ""
     if scorers.canary is not None:
         try:
             beside = _predictions(spec, scorers.canary, rows).rename({"number": "canary_prediction"})
         except CannotScore as error:
-            faults[key] = f"version {scorers.canary.version}: {error}"
+            fault = f"version {scorers.canary.version}: {error}"
     if beside is None:
         found = found.with_columns(nothing)
     else:
         on = [*spec.features.primary_key, "output"]
         found = found.join(beside, on=on, how="left", maintain_order="left")
     canary = scorers.canary if beside is not None else None
-    return found.with_columns(
+    scored = found.with_columns(
         pl.lit(scorers.production.version, pl.Int64).alias("version"),
         pl.lit(scorers.production.bundle_digest, pl.String).alias("bundle_digest"),
         pl.lit(None if canary is None else canary.version, pl.Int64).alias("canary_version"),
         pl.lit(None if canary is None else canary.bundle_digest, pl.String).alias("canary_bundle_digest"),
     ).select(*spec.features.primary_key, *ADDED)
+    return scored, fault
 
 
 def _predictions(spec: PipelineSpec, scorer: Scorer, rows: pl.LazyFrame) -> pl.DataFrame:

@@ -19,7 +19,7 @@ from ml_assets.model.release.releases import NotPromotable, bundles_of, registry
 from ml_assets.model.release.rules import NO_RULES
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.release.standing import PRODUCTION
-from ml_assets.model.steps.scoring import Scorer, Scorers, scored_partitions
+from ml_assets.model.steps.scoring import Scorer, Scorers, scored_rows
 from ml_assets.use.live.canary_watch import WATCH, evidence, in_lines, watch_canary
 from ml_assets.use.serving.request_log import day_folder
 from ml_assets_tests.components.canary_home import DAYS, CanaryHome, begun, with_new_canary
@@ -317,9 +317,9 @@ def test_predictions_of_production_do_not_need_the_graph_of_the_canary(
     )
 
     def predicted(production: Scorer, canary: Scorer) -> tuple[list[Any], dict[str, str]]:
-        scorers, faults = Scorers(production=production, canary=canary, canary_fault=""), dict[str, str]()
-        found = scored_partitions(home.spec, scorers, installation.main, DAYS, faults)
-        return [one.data for one in found], faults
+        scorers = Scorers(production=production, canary=canary, canary_fault="")
+        found = {day: scored_rows(home.spec, scorers, installation.main, day) for day in DAYS}
+        return [one.data for one, _ in found.values()], {day: why for day, (_, why) in found.items() if why}
 
     frames, faults = predicted(good, broken)
     assert sum(frame.height for frame in frames) == home.rows.height

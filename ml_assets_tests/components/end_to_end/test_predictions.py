@@ -15,13 +15,14 @@ import pytest
 
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import RETRAINS, declared_tables
+from ml_assets.data.tables.publish.prepare import MadePartition
 from ml_assets.model.release.bundle_store import Bundle
 from ml_assets.model.release.promotion import promote, register
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.reviews import accept_rules
 from ml_assets.model.release.rollback import demote
 from ml_assets.model.release.rules import CanarySection, Rules
-from ml_assets.model.steps.scoring import ONE_NUMBER
+from ml_assets.model.steps.scoring import ONE_NUMBER, predictions_table, scored_partitions, scorers_of
 from ml_assets.pages.digest import digest_of
 from ml_assets.use.live.retrain import next_request
 from ml_assets_tests.components import readings_pipeline
@@ -45,6 +46,7 @@ from ml_assets_tests.components.readings_pipeline import (
 )
 from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.ledger import Person
+from resources.platform import Platform
 
 DAY, NEXT_DAY, LATE_DAY = days(3, start=WINDOW)
 PREDICTIONS, LIVE = f"{MODEL}/predictions", f"{MODEL}/live"
@@ -287,6 +289,27 @@ def test_a_canary_predicts_beside_production(
     assert rows["canary_bundle_digest"].unique().to_list() == [other.digest]
     assert rows["canary_prediction"].null_count() == 0
     assert (rows["canary_prediction"] - rows["prediction"]).abs().max() > 1
+
+
+def test_workers_score_what_the_run_scores(installation: Installation, canary: tuple[int, Bundle]) -> None:
+    """By both versions, with the same files and manifests."""
+    spec: Any = installation._components[-1].spec
+    features = declared_tables(installation.defs).find(FEATURES)
+    assert features is not None
+    reader, found, faults = installation.main, list[list[MadePartition]](), dict[str, str]()
+    for pool in ({"pool": "in-process"}, {"pool": "processes", "pool_workers": 2, "pool_after_seconds": 0}):
+        platform = Platform(installation.settings.model_copy(update=pool))
+        scorers = scorers_of(platform, MODEL)
+        table = predictions_table(spec, spec.scoring.volume, dict(features.columns), scorers)
+        keys = [DAY, NEXT_DAY, LATE_DAY]
+        found.append([*scored_partitions(platform, spec, table, scorers, reader, keys, faults)])
+    assert not faults
+    for here, there in zip(*found, strict=True):
+        assert here.ready is not None
+        assert there.ready is not None
+        assert there.ready.manifest == here.ready.manifest
+        assert there.ready.stored == here.ready.stored
+        assert here.ready.frame["canary_prediction"].null_count() == 0
 
 
 def test_a_canary_is_measured_apart(installation: Installation, canary: tuple[int, Bundle]) -> None:
