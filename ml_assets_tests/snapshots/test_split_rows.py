@@ -66,6 +66,8 @@ def test_every_way_of_reading_gives_the_chosen_rows(
         assert {part.height for part in parts[:-1]} <= {rows}
         assert 0 < parts[-1].height <= rows
         assert pl.concat(parts).equals(expected)
+        unread = [part.read(COLUMNS).drop(ROW) for part in found.split_parts(rows)]
+        assert all(one.equals(other.drop(ROW)) for one, other in zip(unread, parts, strict=True))
         assert pl.concat(found.by_partition(COLUMNS)).equals(expected)
         assert found.take(places, COLUMNS).equals(expected[places])
         assert [one.name for one in found.each(COLUMNS)] == COLUMNS

@@ -35,6 +35,25 @@ class TablePartition:
     rows: int
     frame: pl.LazyFrame
     """Its rows, in their order."""
+    keys: tuple[str, ...] = ()
+    """Keys of the partitions; none for a table that is in no lake."""
+
+    def at(self, rows: NDArray[np.int64], columns: Sequence[str], numbers: NDArray[np.int64]) -> pl.DataFrame:
+        """Return `columns` of some rows, which are ascending numbers from 0, and `ROW`, which holds `numbers`."""
+        frame = pl.DataFrame({ROW: numbers})
+        return frame.hstack(_gathered(self.frame.select(columns), rows)) if columns else frame
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitPart:
+    """Some neighbouring rows of a split, by their numbers in their partitions."""
+
+    pieces: tuple[tuple[TablePartition, NDArray[np.int64]], ...]
+    """Partitions, in their order, and numbers from 0 of their rows."""
+
+    def read(self, columns: Sequence[str]) -> pl.DataFrame:
+        """Return `columns`, which the table has, of all rows, and `ROW`, their numbers in their partitions."""
+        return pl.concat(partition.at(rows, columns, rows) for partition, rows in self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,9 +115,27 @@ class SplitScan:
         found = list(self._frames(columns, _some(index_parts(self.snapshot, self.split), places)))
         return pl.concat(found) if found else self.read(columns).clear()
 
+    def split_parts(self, rows: int) -> Iterator[SplitPart]:
+        """Yield the rows of `parts` unread, for others to read."""
+        for numbers in _in_parts(index_parts(self.snapshot, self.split), rows):
+            yield SplitPart(
+                pieces=tuple((partition, inside) for partition, inside, _ in self._pieces([numbers]))
+            )
+
+    def known(self, columns: Iterable[str]) -> list[str]:
+        """Return those of `columns`, each once, that the table has and that are no blobs."""
+        there = set(self.columns)
+        return [name for name in dict.fromkeys(columns) if name in there]
+
     def _frames(self, columns: Iterable[str], numbers: Iterable[NDArray[np.int64]]) -> Iterator[pl.DataFrame]:
-        known = set(self.columns)
-        names = [name for name in dict.fromkeys(columns) if name in known]
+        names = self.known(columns)
+        for partition, inside, rows in self._pieces(numbers):
+            yield partition.at(inside, names, rows)
+
+    def _pieces(
+        self, numbers: Iterable[NDArray[np.int64]]
+    ) -> Iterator[tuple[TablePartition, NDArray[np.int64], NDArray[np.int64]]]:
+        """Yield each partition with some of the rows `numbers`, and these: numbers in the partition, in the table."""
         ends = np.cumsum([partition.rows for partition in self.partitions])
         for at, rows in _by_partition(numbers, ends):
             if at == len(self.partitions):
@@ -107,9 +144,7 @@ class SplitScan:
                     "made from another table. Launch the training again"
                 )
             partition = self.partitions[at]
-            inside = rows - (ends[at] - partition.rows)
-            frame = pl.DataFrame({ROW: rows})
-            yield frame.hstack(_gathered(partition.frame.select(names), inside)) if names else frame
+            yield partition, rows - (ends[at] - partition.rows), rows
 
 
 def rows_of(
@@ -121,7 +156,7 @@ def rows_of(
     """
     whole, heights = reader.scan(table, keys), reader.heights(table, keys)
     partitions = tuple(
-        TablePartition(rows=sum(heights[key] for key in run), frame=reader.scan(table, run))
+        TablePartition(rows=sum(heights[key] for key in run), frame=reader.scan(table, run), keys=tuple(run))
         for run in neighbours(heights, len(whole.collect_schema()))
     )
     return {
@@ -138,6 +173,18 @@ def index_parts(snapshot: Snapshot, split: SplitName) -> Iterator[NDArray[np.int
     with _parquet.ParquetFile(path) as file:
         for part in file.iter_batches(_INDEX_ROWS):
             yield part.column(0).to_numpy()
+
+
+def _in_parts(numbers: Iterable[NDArray[np.int64]], rows: int) -> Iterator[NDArray[np.int64]]:
+    """Yield `numbers` in arrays of exactly `rows`; the last one may have fewer."""
+    rest = np.empty(0, dtype=np.int64)
+    for part in numbers:
+        rest = np.concatenate([rest, part])
+        while len(rest) >= rows:
+            yield rest[:rows]
+            rest = rest[rows:]
+    if len(rest):
+        yield rest
 
 
 def _some(numbers: Iterable[NDArray[np.int64]], places: NDArray[np.intp]) -> Iterator[NDArray[np.int64]]:

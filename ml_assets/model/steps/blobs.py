@@ -35,10 +35,6 @@ from ml_assets.model.steps.spec import ModelInputsSection
 
 _TRIED = 8
 """Blobs of each split that are tried before a launch."""
-_AT_ONCE = 98_304
-"""Rows of a split that are predicted at once: 22 MB of 28 columns. It is a multiple of the rows that `ServingModel`
-takes from a frame at once. So each run of the graph gets the same rows as if one call predicted all rows, and returns
-the same bits."""
 
 
 def decoder_of(features: ModelInputsSection) -> BlobDecoder | None:
@@ -81,27 +77,6 @@ def predicted(
         except RowRefused as error:
             name = names_of(part[error.row], primary_key)[0]
             raise (error.named(name) if name else error) from None
-    return np.concatenate(found)
-
-
-def predictions_of(model: ServingModel, rows: SplitScan, primary_key: Sequence[str]) -> NDArray[np.float64]:
-    """Return `[rows]` predictions for all rows of a split, which are read a few at a time.
-
-    Raises the errors of `predicted`.
-    """
-    read = [column.name for column in model.inputs]
-    if has_blobs(rows.table.collect_schema(), model.blob):
-        return predicted(model, rows.read([*read, *primary_key]), rows.table, primary_key)
-    found: list[NDArray[np.float64]] = []
-    first = 0
-    for part in rows.parts(read, _AT_ONCE):
-        try:
-            found.append(model.predict(part))
-        except RowRefused as error:
-            place = first + error.row
-            name = names_of(rows.take(np.array([place]), primary_key), primary_key)[0]
-            raise error.named(name or f"{place}") from None
-        first += part.height
     return np.concatenate(found)
 
 

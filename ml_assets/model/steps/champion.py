@@ -35,10 +35,10 @@ from ml_assets.model.release.runtime import (
     InputRefused,
     ServingModel,
 )
-from ml_assets.model.steps.blobs import predictions_of
 from ml_assets.model.steps.declared_functions import own_metrics
 from ml_assets.model.steps.record import version_to_show
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.split_predictions import SplitWorkers, predictions_of
 from resources.platform import Platform
 
 
@@ -71,6 +71,8 @@ class MeasuredRows:
     asked: Question
     primary_key: tuple[str, ...]
     """Columns that name a row in errors."""
+    workers: SplitWorkers | None = None
+    """Workers that may help to score them. None: this process scores them."""
 
     @classmethod
     def of(
@@ -79,6 +81,7 @@ class MeasuredRows:
         snapshot: Snapshot,
         holdout: SplitScan,
         asked: Question,
+        workers: SplitWorkers | None = None,
     ) -> Self:
         """Return the rows `holdout` of `snapshot`, with the numbers of classes as labels."""
         measured = holdout.read([asked.label, snapshot.weight, *spec.evaluation.columns])
@@ -90,6 +93,7 @@ class MeasuredRows:
             cadence=spec.partitions.as_cadence,
             asked=asked,
             primary_key=spec.features.primary_key,
+            workers=workers,
         )
 
     def change(
@@ -201,7 +205,8 @@ def scored(bundle: Bundle, rows: MeasuredRows) -> NDArray[np.float64]:
     if other := bundle.facts.question.other_than(rows.asked):
         raise CannotScore(other)
     try:
-        predictions = predictions_of(ServingModel.load(bundle.folder), rows.rows, rows.primary_key)
+        model = ServingModel.load(bundle.folder)
+        predictions = predictions_of(model, rows.rows, rows.primary_key, bundle.digest, rows.workers)
     except (InputRefused, GraphFailed, BundleRefused, GoldenMismatch) as error:
         raise CannotScore(str(error)) from error
     if fault := prediction_fault(predictions, rows.asked.objective):

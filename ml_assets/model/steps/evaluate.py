@@ -34,7 +34,7 @@ from ml_assets.model.evaluation.report_document import Explanations, LossCurve, 
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
-from ml_assets.model.steps.blobs import few_with_blobs, predictions_of
+from ml_assets.model.steps.blobs import few_with_blobs
 from ml_assets.model.steps.bundling import BATCH_ROWS, bundle_of, few_raw, serving_cost_of, versions_behind
 from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of, with_class_ids
 from ml_assets.model.steps.comparators import comparators_of
@@ -43,11 +43,13 @@ from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.record import UnrecordedEvaluation, record
 from ml_assets.model.steps.scoring import prediction_profile
 from ml_assets.model.steps.spec import ModelInputsSection, PipelineSpec
+from ml_assets.model.steps.split_predictions import SplitWorkers, predictions_of
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
 from resources.job.events import TrainingEvent, read_events, recoveries_of, rows_lost
 from resources.job.job import TrainingResult
 from resources.platform import Platform
+from resources.pool import PartitionPool
 from resources.tracking.mlflow_client import page_of
 
 FEWEST_ROWS = 100
@@ -66,12 +68,17 @@ def evaluate_model(
     """
     require_as_frozen(spec, training_set, is_trained=True)
     require_nothing_rejected_since(platform, training_set, is_trained=True)
-    made = _score(spec, platform, training_set, trained)
+    with platform.pool.kept() as pool:
+        made = _score(spec, platform, training_set, trained, pool)
     return record(made, platform, training_set, trained, run_id), made.report
 
 
 def _score(
-    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    trained: TrainedModel,
+    pool: PartitionPool,
 ) -> UnrecordedEvaluation:
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
@@ -86,10 +93,13 @@ def _score(
         spec, job, snapshot, result, rows["holdout"], made_by, training_set.seen, bundles_of(platform)
     )
     key, weight = spec.features.primary_key, snapshot.weight or None
-    measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], bundle.facts.question)
+    workers = SplitWorkers(platform=platform, reader=reader, table=training_set.table, pool=pool)
+    measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], bundle.facts.question, workers)
     holdout = measured_rows.holdout
     challenger = ServingModel.load(bundle.folder)
-    predictions = {"challenger": predictions_of(challenger, rows["holdout"], key)}
+    predictions = {
+        "challenger": predictions_of(challenger, rows["holdout"], key, bundle.digest, workers),
+    }
     beside = comparators_of(spec, rows, fitted, challenger, measured_rows)
     predictions |= beside.predictions
     rival = rival_of(spec, platform, bundle.digest, measured_rows)
@@ -141,7 +151,7 @@ def _score(
         if spec.evaluation.costs is None
         else threshold_table(
             spec.evaluation.costs,
-            _scored_rows(challenger, rows["validation"], label, weight, key),
+            _scored_rows(challenger, rows["validation"], label, weight, key, bundle.digest, workers),
             ScoredRows.of(holdout[label], predictions["challenger"], weights_of(holdout, weight)),
             redraws_of(holdout, spec.evaluation),
             spec.evaluation.confidence,
@@ -287,7 +297,14 @@ def explanations_of(
 
 
 def _scored_rows(
-    model: ServingModel, rows: SplitScan, label: str, weight: str | None, primary_key: Sequence[str]
+    model: ServingModel,
+    rows: SplitScan,
+    label: str,
+    weight: str | None,
+    primary_key: Sequence[str],
+    digest: str,
+    workers: SplitWorkers,
 ) -> ScoredRows:
     frame = rows.read([label, weight or ""])
-    return ScoredRows.of(frame[label], predictions_of(model, rows, primary_key), weights_of(frame, weight))
+    predictions = predictions_of(model, rows, primary_key, digest, workers)
+    return ScoredRows.of(frame[label], predictions, weights_of(frame, weight))
