@@ -156,9 +156,7 @@ def test_an_input_that_no_file_declares_needs_all_definitions(shops: Path) -> No
         ("more/defs.yaml", '---\n"type":  dagster.DefinitionsComponent\nattributes: {path: checks.py}\n'),
     ],
 )
-def test_a_check_that_python_or_another_component_defines_needs_all_definitions(
-    shops: Path, file: str, text: str
-) -> None:
+def test_a_check_from_elsewhere_needs_all_definitions(shops: Path, file: str, text: str) -> None:
     """A table that is launched alone would be built without the check."""
     (shops / "more").mkdir()
     (shops / file).write_text(text)

@@ -32,7 +32,7 @@ _EVERY_SECONDS = 0.1
 
 
 @dataclass(frozen=True)
-class Spent:
+class ShuffleCosts:
     """Costs of one shuffle, of all its processes."""
 
     seconds: float
@@ -41,7 +41,7 @@ class Spent:
     """Peak of memory."""
 
 
-def spent(command: Sequence[str | Path]) -> Spent:
+def spent(command: Sequence[str | Path]) -> ShuffleCosts:
     """Run `command`; return what it and its children cost. Raises `SystemExit` if it fails."""
     environment = os.environ | {"PYTHONPATH": str(ROOT), "RAY_USAGE_STATS_ENABLED": "0"}
     with tempfile.TemporaryFile("w+") as log:
@@ -63,7 +63,7 @@ def spent(command: Sequence[str | Path]) -> Spent:
         if process.returncode:
             log.seek(0)
             raise SystemExit(f"{command[1]} ended with {process.returncode}: {log.read()[-2000:]}")
-    return Spent(sum(seconds.values()), peak / 2**20)
+    return ShuffleCosts(sum(seconds.values()), peak / 2**20)
 
 
 def _held(pid: int) -> dict[str, int]:
