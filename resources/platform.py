@@ -242,9 +242,12 @@ class Platform:
             return ThisProcess()
         return ProcessPool(of.pool_workers, of.pool_after_seconds)
 
-    def exchange(self) -> AbstractContextManager[Exchange]:
-        """Return the way of files between this process and the workers of `pool`, for one range, as a block."""
-        return folder_exchange(self.settings.cache_folder / "pool")
+    def exchange(self, near: Path | None = None) -> AbstractContextManager[Exchange]:
+        """Return the way of files between this process and the workers of `pool`, for one range, as a block.
+
+        `near`: a folder on the disk that holds them, for workers of this machine; by default the cache.
+        """
+        return folder_exchange(near or self.settings.cache_folder / "pool")
 
     @cached_property
     def launcher(self) -> TrainingLauncher:

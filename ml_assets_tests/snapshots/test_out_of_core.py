@@ -134,11 +134,11 @@ def test_a_disk_without_room_is_refused_before_a_row_is_written(
 def test_a_disk_that_fills_leaves_nothing_and_names_the_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, suffix: str
 ) -> None:
-    """Files of this suffix are on the device that is always full."""
+    """Files of this suffix are on the device that is always full, while they are written."""
     opened = Path.open
 
     def full(path: Path, *how: Any, **more: Any) -> Any:
-        return opened(Path("/dev/full") if path.suffix == suffix else path, *how, **more)
+        return opened(Path("/dev/full") if f"{suffix}." in path.name else path, *how, **more)
 
     table = feature_table()
     partitions = store_partitions(table, "date", tmp_path / "table")

@@ -7,6 +7,7 @@ the snapshot and of its files, or the refusal.
 import hashlib
 import json
 import random
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,9 @@ from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import SnapshotError, SourceValues
 from ml_assets_tests.snapshots.deadly_pool import DeadlyPool
 from ml_assets_tests.snapshots.random_tables import KINDS, random_table
+from resources.artifacts import FolderArtifacts
 from resources.pool import HERE, PartitionPool
+from resources.pool.exchange import Exchange, OpenExchange, folder_exchange, store_exchange
 from resources.pool.processes import ProcessPool
 
 RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("recorded_digests.json").read_text())
@@ -32,7 +35,13 @@ def read_in_runs(partitions: list[PartitionFiles], values: int) -> list[Partitio
     return read_together(files, neighbours(rows, 1, values))
 
 
-def outcome(seed: int, folder: Path, values: int | None = None, pool: PartitionPool = HERE) -> str:
+def outcome(
+    seed: int,
+    folder: Path,
+    values: int | None = None,
+    pool: PartitionPool = HERE,
+    exchange: OpenExchange = folder_exchange,
+) -> str:
     one = random_table(seed)
     partitions = store_partitions(one.frame, one.spec.partition, folder / "table")
     if values is not None:
@@ -40,11 +49,17 @@ def outcome(seed: int, folder: Path, values: int | None = None, pool: PartitionP
     inputs = InputColumns(numeric=one.numeric, categorical=one.categorical, min_count=one.min_count)
     into = folder / "snapshots"
     try:
-        chosen = choose_rows(partitions, one.split, one.spec, inputs, into=into, pool=pool)
+        chosen = choose_rows(partitions, one.split, one.spec, inputs, into=into, pool=pool, exchange=exchange)
     except SnapshotError as error:
         return f"{type(error).__name__}: {error}"
-    source = SourceValues(table="features/random")
-    snapshot = build_snapshot(chosen, source=source, into=into, shard_bytes=one.shard_bytes, pool=pool)
+    snapshot = build_snapshot(
+        chosen,
+        source=SourceValues(table="features/random"),
+        into=into,
+        shard_bytes=one.shard_bytes,
+        pool=pool,
+        exchange=exchange,
+    )
     assert [path.name for path in into.iterdir()] == [snapshot.folder.name]
     files = sorted(f"{path.name} {_sha256(path.read_bytes())}" for path in snapshot.folder.iterdir())
     return f"{snapshot.digest[:16]} {_sha256(chr(10).join(files).encode())[:16]}"
@@ -68,10 +83,19 @@ def test_each_file_is_that_of_the_builder_in_memory(kind: str, values: int | Non
     assert found == {seed: RECORDED[seed] for seed in found}
 
 
-@pytest.mark.parametrize("workers", [1, 2, 4])
-def test_workers_and_kills_change_no_file(workers: int, tmp_path: Path) -> None:
-    """Also not a refusal. Workers stay from table to table; a few are killed in the middle of a task, or after it."""
-    draw = random.Random(workers)
+@pytest.mark.parametrize(
+    ("workers", "way"), [(1, "folder"), (2, "folder"), (4, "folder"), (2, "store")], ids=str
+)
+def test_workers_and_kills_change_no_file(workers: int, way: str, tmp_path: Path) -> None:
+    """Also not a refusal. Workers stay from table to table; a few are killed in the middle of a task, or after it.
+
+    By way of the artifacts' storage, workers see no file of the caller, as on other machines.
+    """
+    draw = random.Random(f"{workers} {way}")
+
+    def store(_: Path) -> AbstractContextManager[Exchange]:
+        return store_exchange(FolderArtifacts(tmp_path / "store"), tmp_path / "cache")
+
     seeds = [seed for kind in KINDS for seed in draw.sample(seeds_of(kind), 2)]
     with ProcessPool(workers, 0).kept() as pool:
         for seed in seeds:
@@ -80,7 +104,9 @@ def test_workers_and_kills_change_no_file(workers: int, tmp_path: Path) -> None:
             for _ in range(draw.randrange(3)):
                 (marks / f"{draw.choice([0.0, 0.01, 9.0]) + draw.random() / 1000}").touch()
             deadly = DeadlyPool(pool, marks)
-            assert outcome(seed, tmp_path / str(seed), pool=deadly) == RECORDED[str(seed)]
+            exchange = store if way == "store" else folder_exchange
+            found = outcome(seed, tmp_path / str(seed), pool=deadly, exchange=exchange)
+            assert found == RECORDED[str(seed)]
             assert not list(marks.iterdir())
 
 

@@ -6,7 +6,7 @@ Workers of this machine use a folder of it, without a copy. Workers of other mac
 
 import shutil
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
@@ -53,6 +53,10 @@ class Exchange(Protocol):
     def remove(self, names: Sequence[str]) -> None:
         """Delete files that nobody will receive any more. The end of the range deletes the others."""
         ...
+
+
+OpenExchange = Callable[[Path], AbstractContextManager[Exchange]]
+"""Opens an exchange for a range whose result will lie in a folder: on that disk, files need no copy."""
 
 
 @dataclass(frozen=True)

@@ -1,33 +1,42 @@
 """Value that many tasks read, such as a vocabulary of ten million words: it travels once to each worker, as a file."""
 
 import pickle
-from functools import lru_cache
-from pathlib import Path
-from typing import Generic, TypeVar
+import uuid
+from typing import Any, Generic, TypeVar
 
-from resources.files import whole_file
+from resources.pool.exchange import Exchange
 
 Value = TypeVar("Value")
 
 
 class Shared(Generic[Value]):
-    """A value that can be pickled. In a pickled task stands the path of its file, which a worker reads once.
+    """A value that can be pickled. In a pickled task stands the name of its file, which a worker reads once.
 
-    The file is written when the first task leaves this process, and is the caller's to delete after the last one.
+    The file is sent when the first task leaves this process.
     """
 
-    def __init__(self, value: Value, file: Path) -> None:
-        """`file`: a path that no other value ever had; workers see it."""
+    def __init__(self, value: Value, exchange: Exchange, name: str = "") -> None:
+        """`name`: of the file that was sent; empty: it was not."""
         self.value = value
-        self._file = file
+        self._exchange = exchange
+        self._name = name
 
-    def __reduce__(self) -> "tuple[object, tuple[Path]]":
-        if not self._file.exists():
-            with whole_file(self._file) as writing:
-                writing.write_bytes(pickle.dumps(self.value))
-        return _read, (self._file,)
+    def __reduce__(self) -> tuple[Any, tuple[Exchange, str]]:
+        if not self._name:
+            name = f"shared-{uuid.uuid4().hex}"
+            with self._exchange.send(name) as file:
+                file.write_bytes(pickle.dumps(self.value))
+            self._name = name
+        return _read, (self._exchange, self._name)
 
 
-@lru_cache(maxsize=1)
-def _read(file: Path) -> Shared[object]:
-    return Shared(pickle.loads(file.read_bytes()), file)
+_last: dict[str, Shared[Any]] = {}
+"""The value that this worker read last, by its name."""
+
+
+def _read(exchange: Exchange, name: str) -> Shared[Any]:
+    if name not in _last:
+        _last.clear()
+        with exchange.receive([name]) as (file,):
+            _last[name] = Shared(pickle.loads(file.read_bytes()), exchange, name)
+    return _last[name]

@@ -9,7 +9,7 @@ for an evaluation (split_rows).
 
 import errno
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.snapshots.gather import Gathering, Scattered, gather, gather_orders
+from ml_assets.data.snapshots.gather import Gathering, gather, gather_orders
 from ml_assets.data.snapshots.partitions import task_names
 from ml_assets.data.snapshots.row_choice import ChosenRows
 from ml_assets.data.snapshots.scatter import Cut, Scatter, ShardLayout, scatter, taken_file
@@ -29,6 +29,7 @@ from ml_assets.data.snapshots.split_reader import (
     REBUILD,
     SPLITS,
     InputSpec,
+    Shard,
     ShardChanged,
     Snapshot,
     SourceValues,
@@ -45,6 +46,7 @@ from ml_assets.data.snapshots.survey import PASS_ERRORS
 from resources.disk import require_room
 from resources.files import sync, unfinished_folder
 from resources.pool import HERE, PartitionPool, raising_as_here
+from resources.pool.exchange import Exchange, OpenExchange, folder_exchange
 from resources.pool.shared import Shared
 
 _pa: Any = import_module("pyarrow")  # it ships no types; `Any` keeps the rest of the module strict
@@ -64,14 +66,15 @@ def build_snapshot(
     into: Path,
     shard_bytes: int = SHARD_BYTES,
     pool: PartitionPool = HERE,
+    exchange: OpenExchange = folder_exchange,
 ) -> Snapshot:
     """Write `chosen`, encoded by its fitted state, as a snapshot folder in `into`, named by its digest.
 
     `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
-    list. If rows have blobs, an archive lies beside each shard. Partitions, and then shards, are tasks of `pool`, whose
-    workers see `into`; each holds one of them in memory. Raises `EncodingError` if float32 cannot hold a standardised
-    number, `DiskFull`, and what `PartitionPool.map` raises.
+    list. If rows have blobs, an archive lies beside each shard. Partitions, and then shards, are tasks of `pool`; their
+    files come by way of `exchange`. A worker holds one of them in memory. Raises `EncodingError` if float32 cannot hold
+    a standardised number, `DiskFull`, and what `PartitionPool.map` raises.
     """
     fitted = chosen.fitted
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
@@ -79,18 +82,19 @@ def build_snapshot(
     layout = _layout(chosen, shard_bytes)
     with unfinished_folder(into) as building:
         require_room(into, _bytes_needed(chosen, layout))
-        scattered = building / "scattered"
-        scattered.mkdir()
-        orders = dict(_orders(chosen, Shared(layout, scattered / "layout"), scattered))
-        sources = tuple(Scattered(to=order.to, shards=layout.shards) for order in orders.values())
-        origin = Gathering(layout=layout, sources=sources, schema=schema, folder=building)
-        gathers = {one.name: one for one in gather_orders(Shared(origin, scattered / "gathering"))}
-        with raising_as_here(*PASS_ERRORS):
-            for _ in pool.map(scatter, orders):
-                pass
-            shards = tuple(shard for some in pool.map(gather, gathers) for shard in some)
-        splits = tuple(write_index(building, split, _taken(sources, split)) for split in SPLITS)
-        shutil.rmtree(scattered)
+        with exchange(into) as files:
+            orders = dict(_orders(chosen, Shared(layout, files), files))
+            sources = tuple(order.to for order in orders.values())
+            origin = Gathering(layout=layout, sources=sources, schema=schema, exchange=files)
+            gathers = {one.name: one for one in gather_orders(Shared(origin, files))}
+            with raising_as_here(*PASS_ERRORS):
+                for _ in pool.map(scatter, orders):
+                    pass
+                shards: list[Shard] = []
+                for some in pool.map(gather, gathers):
+                    shards += some
+                    _take(files, [file.path for shard in some for file in shard.files], building)
+            splits = tuple(write_index(building, split, _taken(chosen, files, split)) for split in SPLITS)
         snapshot = Snapshot(
             folder=building,
             source=source,
@@ -103,7 +107,7 @@ def build_snapshot(
             cutoffs=chosen.spec.cutoffs.in_words,
             index=chosen.index(),
             splits=splits,
-            shards=shards,
+            shards=tuple(shards),
         )
         (building / FITTED).write_text(fitted.to_json())
         (building / MANIFEST).write_text(snapshot.to_json())
@@ -146,7 +150,9 @@ def _bytes_needed(chosen: ChosenRows, layout: ShardLayout) -> int:
     return 2 * (rows * layout.record.itemsize + blobs) + heads
 
 
-def _orders(chosen: ChosenRows, shared: Shared[ShardLayout], folder: Path) -> Iterator[tuple[str, Scatter]]:
+def _orders(
+    chosen: ChosenRows, shared: Shared[ShardLayout], exchange: Exchange
+) -> Iterator[tuple[str, Scatter]]:
     """Yield name and order of each partition that has taken rows."""
     units = dict.fromkeys(SPLITS, 0)
     named = zip(task_names(chosen.partitions), chosen.partitions, chosen.facts, chosen.begins, strict=True)
@@ -157,18 +163,37 @@ def _orders(chosen: ChosenRows, shared: Shared[ShardLayout], folder: Path) -> It
                 shared=shared,
                 begin=begin,
                 units=dict(units),
-                to=folder / f"{number:06d}",
+                exchange=exchange,
+                to=_name_of(number),
             )
             yield name, order
         for split, more in facts.units.items():
             units[split] += more
 
 
-def _taken(sources: Iterable[Scattered], split: SplitName) -> Iterator[NDArray[np.int64]]:
+def _name_of(partition: int) -> str:
+    return f"{partition:06d}"
+
+
+def _take(exchange: Exchange, names: Sequence[str], folder: Path) -> None:
+    """Move files of workers to `folder`."""
+    with exchange.receive(names) as paths:
+        for name, path in zip(names, paths, strict=True):
+            try:
+                (folder / name).hardlink_to(path)
+            except OSError as error:
+                if error.errno != errno.EXDEV:
+                    raise
+                shutil.copyfile(path, folder / name)
+    exchange.remove(names)
+
+
+def _taken(chosen: ChosenRows, exchange: Exchange, split: SplitName) -> Iterator[NDArray[np.int64]]:
     """Yield the numbers of the rows of a split, partition by partition."""
-    for source in sources:
-        if (path := taken_file(source.to, split)).exists():
-            yield np.fromfile(path, dtype=np.int64)
+    for number, facts in enumerate(chosen.facts):
+        if facts.taken.get(split):
+            with exchange.receive([taken_file(_name_of(number), split)]) as (path,):
+                yield np.fromfile(path, dtype=np.int64)
 
 
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:

@@ -7,10 +7,11 @@ pass opens partitions × shards files. A function of one shard or one run: files
 
 import os
 from collections.abc import Generator, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ from numpy.typing import NDArray
 from ml_assets.data.snapshots.scatter import ShardLayout, blobs_file, in_bytes, rows_file
 from ml_assets.data.snapshots.shards import ARCHIVE_END, Blobs, Rows, places_of, write_rows
 from ml_assets.data.snapshots.split_reader import Archive, Shard, SplitName, file_sha256
+from resources.pool.exchange import Exchange
 from resources.pool.shared import Shared
 
 MOST_ALONE = 1000
@@ -33,8 +35,9 @@ _AT_ONCE = 64 * 2**20
 class Scattered:
     """Files of rows in the order of shards: of one partition, or of a run of shards."""
 
-    to: Path
-    """Prefix of the files."""
+    rows: Path
+    blobs: Path | None
+    """None: rows have no blobs."""
     first: int = 0
     """Number of the first shard whose place they know."""
     shards: int
@@ -57,12 +60,12 @@ class Gathering:
     """Origin and place of all shards."""
 
     layout: ShardLayout
-    sources: tuple[Scattered, ...]
-    """Files of all partitions, in their order."""
+    sources: tuple[str, ...]
+    """Prefixes of the names of the files of all partitions, in their order."""
     schema: str
     """Hash of the schema."""
-    folder: Path
-    """Folder of the shards."""
+    exchange: Exchange
+    """Way of these files to the task, and of shards to the caller."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,20 +99,49 @@ def gather_orders(shared: Shared[Gathering]) -> Iterator[Gather]:
 
 
 def gather(order: Gather) -> list[Shard]:
-    """Write some shards, and their archives if rows have blobs. Raises `OSError`."""
-    origin = order.shared.value
-    if len(order.shards) == 1:
-        return [_shard(order, shard, origin.sources) for shard in order.shards]
-    with _together(order) as source:
-        return [_shard(order, shard, [source]) for shard in order.shards]
+    """Write and send some shards, and their archives if rows have blobs. Raises what `Exchange` raises."""
+    with _received(order.shared.value) as sources:
+        if len(order.shards) == 1:
+            return [_shard(order, shard, sources) for shard in order.shards]
+        with _together(order, sources) as source:
+            return [_shard(order, shard, [source]) for shard in order.shards]
+
+
+@contextmanager
+def _received(origin: Gathering) -> Generator[list[Scattered]]:
+    """Yield the files of all partitions."""
+    count, shards = len(origin.sources), origin.layout.shards
+    names = [rows_file(one) for one in origin.sources]
+    names += [blobs_file(one) for one in origin.sources] if origin.layout.spec.blob else []
+    with origin.exchange.receive(names) as paths:
+        rows, blobs = paths[:count], paths[count:] or [None] * count
+        yield [
+            Scattered(rows=one, blobs=other, shards=shards) for one, other in zip(rows, blobs, strict=True)
+        ]
 
 
 def _shard(order: Gather, shard: int, sources: Sequence[Scattered]) -> Shard:
     origin, name = order.shared.value, order.name_of(shard)
-    path, archive = origin.folder / f"{name}.arrow", origin.folder / f"{name}.tar"
+    with ExitStack() as sending:
+        path = sending.enter_context(origin.exchange.send(f"{name}.arrow"))
+        archive = None
+        if origin.layout.spec.blob:
+            archive = sending.enter_context(origin.exchange.send(f"{name}.tar"))
+        return _write(origin, order.split, name, shard, sources, path, archive)
+
+
+def _write(
+    origin: Gathering,
+    split: SplitName,
+    name: str,
+    shard: int,
+    sources: Sequence[Scattered],
+    path: Path,
+    archive: Path | None,
+) -> Shard:
     records = _rows(origin.layout, sources, shard)
     blobs = None
-    if origin.layout.spec.blob:
+    if archive is not None:
         _write_archive(sources, shard, archive)
         in_table = np.argsort(records["row"])
         places = np.empty((len(records), 2), dtype=np.int64)
@@ -128,22 +160,22 @@ def _shard(order: Gather, shard: int, sources: Sequence[Scattered]) -> Shard:
     del records
     write_rows(path, rows, origin.schema)
     return Shard(
-        split=order.split,
-        path=path.name,
+        split=split,
+        path=f"{name}.arrow",
         sha256=file_sha256(path),
         rows=len(rows),
         lists=None if rows.lists is None else len(np.unique(rows.lists)),
         bytes=path.stat().st_size,
         blobs=None
-        if blobs is None
-        else Archive(path=archive.name, sha256=file_sha256(archive), bytes=archive.stat().st_size),
+        if archive is None
+        else Archive(path=f"{name}.tar", sha256=file_sha256(archive), bytes=archive.stat().st_size),
     )
 
 
 def _rows(layout: ShardLayout, sources: Sequence[Scattered], shard: int) -> NDArray[np.void]:
     """Return the rows of a shard, in its order."""
     one = range(shard, shard + 1)
-    pieces = [(source, source.places(rows_file(source.to), one).tolist()) for source in sources]
+    pieces = [(source, source.places(source.rows, one).tolist()) for source in sources]
     return _read(layout, [(source, begin, end) for source, (begin, end) in pieces])
 
 
@@ -154,14 +186,14 @@ def _read(layout: ShardLayout, pieces: Sequence[tuple[Scattered, int, int]]) -> 
     for source, begin, end in pieces:
         if begin == end:
             continue
-        with rows_file(source.to).open("rb", buffering=0) as file:
+        with source.rows.open("rb", buffering=0) as file:
             file.seek(source.head + begin * records.itemsize)
             wanted = (end - begin) * records.itemsize
             filled = 0
             while filled < wanted:
                 read = file.readinto(free[filled:wanted])
                 if not read:
-                    raise EOFError(f"{rows_file(source.to)} ends before its last row")
+                    raise EOFError(f"{source.rows} ends before its last row")
                 filled += read
             free = free[wanted:]
     return records
@@ -170,8 +202,9 @@ def _read(layout: ShardLayout, pieces: Sequence[tuple[Scattered, int, int]]) -> 
 def _write_archive(sources: Sequence[Scattered], shard: int, archive: Path) -> None:
     with archive.open("wb") as target:
         for source in sources:
-            begin, end = source.places(blobs_file(source.to), range(shard, shard + 1)).tolist()
-            with blobs_file(source.to).open("rb") as file:
+            assert source.blobs is not None
+            begin, end = source.places(source.blobs, range(shard, shard + 1)).tolist()
+            with source.blobs.open("rb") as file:
                 _copy(source, file.fileno(), begin, end, target.fileno())
         target.write(ARCHIVE_END)
 
@@ -181,34 +214,28 @@ def _copy(source: Scattered, file: int, begin: int, end: int, target: int) -> No
     while begin < end:
         sent = os.sendfile(target, file, source.head + begin, end - begin)
         if not sent:
-            raise EOFError(f"{blobs_file(source.to)} ends before its last blob")
+            raise EOFError(f"{source.blobs} ends before its last blob")
         begin += sent
 
 
 @contextmanager
-def _together(order: Gather) -> Generator[Scattered]:
+def _together(order: Gather, sources: Sequence[Scattered]) -> Generator[Scattered]:
     """Yield files with the rows of a run of shards of all partitions, which are deleted after the block."""
-    origin, shards = order.shared.value, order.shards
-    near = origin.sources[0].to
-    found = Scattered(
-        to=near.with_name(f"{order.name_of(shards[0])}-run"), first=shards.start, shards=len(shards)
-    )
-    try:
-        _bring_rows(origin, shards, found)
-        if origin.layout.spec.blob:
-            _bring_blobs(origin.sources, shards, found)
+    layout, shards = order.shared.value.layout, order.shards
+    with TemporaryDirectory(prefix=f"{order.name_of(shards[0])}-", dir=sources[0].rows.parent) as folder:
+        rows, blobs = Path(folder) / "rows", Path(folder) / "blobs" if layout.spec.blob else None
+        found = Scattered(rows=rows, blobs=blobs, first=shards.start, shards=len(shards))
+        _bring_rows(layout, sources, shards, found)
+        if blobs is not None:
+            _bring_blobs(sources, shards, found, blobs)
         yield found
-    finally:
-        rows_file(found.to).unlink(missing_ok=True)
-        blobs_file(found.to).unlink(missing_ok=True)
 
 
-def _bring_rows(origin: Gathering, shards: range, found: Scattered) -> None:
-    layout = origin.layout
-    free = _starts([source.places(rows_file(source.to), shards) for source in origin.sources])
-    with rows_file(found.to).open("wb") as file:
+def _bring_rows(layout: ShardLayout, sources: Sequence[Scattered], shards: range, found: Scattered) -> None:
+    free = _starts([source.places(source.rows, shards) for source in sources])
+    with found.rows.open("wb") as file:
         file.write(in_bytes(free))
-        for pieces in _some(origin.sources, shards, max(1, _AT_ONCE // layout.record.itemsize)):
+        for pieces in _some(sources, shards, max(1, _AT_ONCE // layout.record.itemsize)):
             rows = _read(layout, [(source, int(places[0]), int(places[-1])) for source, places in pieces])
             counts = [np.diff(places) for _, places in pieces]
             shard = np.concatenate([np.repeat(np.arange(len(shards)), one) for one in counts])
@@ -227,7 +254,7 @@ def _some(
     waiting: list[tuple[Scattered, NDArray[np.int64]]] = []
     height = 0
     for source in sources:
-        places = source.places(rows_file(source.to), shards)
+        places = source.places(source.rows, shards)
         waiting.append((source, places))
         height += int(places[-1] - places[0])
         if height >= rows:
@@ -237,14 +264,15 @@ def _some(
         yield waiting
 
 
-def _bring_blobs(sources: Sequence[Scattered], shards: range, found: Scattered) -> None:
-    free = _starts([source.places(blobs_file(source.to), shards) for source in sources])
-    with blobs_file(found.to).open("wb") as target:
+def _bring_blobs(sources: Sequence[Scattered], shards: range, found: Scattered, to: Path) -> None:
+    files = [source.blobs for source in sources if source.blobs is not None]
+    places = [source.places(file, shards) for source, file in zip(sources, files, strict=True)]
+    free = _starts(places)
+    with to.open("wb") as target:
         target.write(in_bytes(free))
-        for source in sources:
-            places = source.places(blobs_file(source.to), shards).tolist()
-            with blobs_file(source.to).open("rb") as file:
-                for number, (begin, end) in enumerate(pairwise(places)):
+        for source, blobs, of_shards in zip(sources, files, places, strict=True):
+            with blobs.open("rb") as file:
+                for number, (begin, end) in enumerate(pairwise(of_shards.tolist())):
                     target.seek(found.head + int(free[number]))
                     _copy(source, file.fileno(), begin, end, target.fileno())
                     free[number] += end - begin

@@ -45,8 +45,8 @@ from ml_assets.data.snapshots.row_rules import (
 from ml_assets.data.snapshots.spec import InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SPLITS, PartitionIndex, SnapshotError, SplitName
 from ml_assets.data.snapshots.survey import FIRST, MOST_CLASSES, PASS_ERRORS, PartitionFacts, Survey, survey
-from resources.files import unfinished_folder
 from resources.pool import HERE, PartitionPool, raising_as_here
+from resources.pool.exchange import OpenExchange, folder_exchange
 from resources.words import counted, name_some
 
 LIST = "_list"
@@ -186,11 +186,12 @@ def choose_rows(
     *,
     into: Path,
     pool: PartitionPool = HERE,
+    exchange: OpenExchange = folder_exchange,
 ) -> ChosenRows:
     """Choose the rows of each split from `partitions`, which are in the order of their table, and fit `inputs`.
 
-    Each of `partitions` is a task of `pool`, whose workers see the folder `into`, which gets temporary files. A state
-    that is already fitted is kept. Raises `SnapshotError` if a
+    Each of `partitions` is a task of `pool`; its files come by way of `exchange`, and temporary ones lie in `into`. A
+    state that is already fitted is kept. Raises `SnapshotError` if a
     column is missing, a label is not a finite number or is illegal for the objective, a weight is not a number from 0,
     all training rows have the same label, a time is not in UTC, blobs are not bytes, or a split has no rows; the
     message names rows or partitions, and reasons. Raises `EncodingError` as `fit` does, and `DiskFull`.
@@ -199,33 +200,56 @@ def choose_rows(
     require_roles(schema, spec)
     wanted = inputs if isinstance(inputs, InputColumns) else InputColumns()
     _require_inputs(schema, inputs)
-    with unfinished_folder(into) as folder:
+    names = task_names(partitions)
+    with exchange(into) as files:
         orders = [
-            Survey(partition=one, split=split, spec=spec, inputs=wanted, runs=folder / f"{number:06d}")
+            Survey(
+                partition=one,
+                split=split,
+                spec=spec,
+                inputs=wanted,
+                exchange=files,
+                runs=f"{number:06d}",
+            )
             for number, one in enumerate(partitions)
         ]
-        tasks = dict(zip(task_names(partitions), orders, strict=True))
         with raising_as_here(*PASS_ERRORS):
-            facts = list(pool.map(survey, tasks))
+            facts = list(pool.map(survey, dict(zip(names, orders, strict=True))))
         _refuse_faults(spec, facts)
-        if spec.group is not None:
-            _require_whole_lists(spec.group, orders, facts)
-        chosen = ChosenRows(
-            split=split,
-            spec=spec,
-            partitions=tuple(partitions),
-            facts=tuple(facts),
-            weights={} if spec.weight is None else {name: _scale(name, facts) for name in SPLITS},
-            fitted=inputs if isinstance(inputs, FittedState) else FittedState(numeric=(), categorical=()),
-        )
-        _require_rows(chosen)
-        _require_no_weight_lost(chosen)
-        _require_two_labels(chosen)
-        _require_order(chosen)
-        if isinstance(inputs, FittedState):
-            _require_known_classes(chosen, inputs.classes, "the initial version of init_from does not know")
-            return chosen
-        return replace(chosen, fitted=_fit(chosen, inputs, schema, orders))
+        sent = [name for one in facts for name in one.files]
+        with files.receive(sent) as paths:
+            runs = dict(zip(sent, paths, strict=True))
+            return _chosen(orders, [one.received(runs) for one in facts], runs, split, spec, inputs, schema)
+
+
+def _chosen(
+    orders: Sequence[Survey],
+    facts: Sequence[PartitionFacts],
+    runs: Mapping[str, Path],
+    split: Split,
+    spec: RowSpec,
+    inputs: InputColumns | FittedState,
+    schema: pl.Schema,
+) -> ChosenRows:
+    """Refuse and fit by the facts of all partitions; `runs` are name → file."""
+    if spec.group is not None:
+        _require_whole_lists(spec.group, orders, facts, runs)
+    chosen = ChosenRows(
+        split=split,
+        spec=spec,
+        partitions=tuple(order.partition for order in orders),
+        facts=tuple(facts),
+        weights={} if spec.weight is None else {name: _scale(name, facts) for name in SPLITS},
+        fitted=inputs if isinstance(inputs, FittedState) else FittedState(numeric=(), categorical=()),
+    )
+    _require_rows(chosen)
+    _require_no_weight_lost(chosen)
+    _require_two_labels(chosen)
+    _require_order(chosen)
+    if isinstance(inputs, FittedState):
+        _require_known_classes(chosen, inputs.classes, "the initial version of init_from does not know")
+        return chosen
+    return replace(chosen, fitted=_fit(chosen, inputs, schema, orders, runs))
 
 
 def _require_inputs(schema: pl.Schema, inputs: InputColumns | FittedState) -> None:
@@ -242,7 +266,11 @@ def _require_inputs(schema: pl.Schema, inputs: InputColumns | FittedState) -> No
 
 
 def _fit(
-    chosen: ChosenRows, inputs: InputColumns, schema: pl.Schema, orders: Sequence[Survey]
+    chosen: ChosenRows,
+    inputs: InputColumns,
+    schema: pl.Schema,
+    orders: Sequence[Survey],
+    runs: Mapping[str, Path],
 ) -> FittedState:
     rows, facts = chosen.rows("train"), chosen.facts
     numeric = [
@@ -254,7 +282,7 @@ def _fit(
     categorical = [
         fit_categorical(
             name,
-            merged([map_texts(path) for path in (order.texts(place) for order in orders) if path.exists()]),
+            merged([map_texts(runs[name]) for name in (one.texts(place) for one in orders) if name in runs]),
             inputs.min_count,
         )
         for place, name in enumerate(inputs.categorical)
@@ -293,12 +321,14 @@ def _refuse_faults(spec: RowSpec, facts: Sequence[PartitionFacts]) -> None:
         )
 
 
-def _require_whole_lists(group: str, orders: Sequence[Survey], facts: Sequence[PartitionFacts]) -> None:
+def _require_whole_lists(
+    group: str, orders: Sequence[Survey], facts: Sequence[PartitionFacts], files: Mapping[str, Path]
+) -> None:
     """Refuse lists with rows in several partitions, also rows that are left out: sooner or later a split would cut such
     a list, and a model would learn from one part and be measured on the other."""
     lists = cut = 0
     named: list[tuple[int, int, str]] = []
-    runs = [map_texts(order.lists) for order, one in zip(orders, facts, strict=True) if one.in_splits]
+    runs = [map_texts(files[order.lists]) for order, one in zip(orders, facts, strict=True) if one.in_splits]
     for some in merged(runs) if runs else ():
         some = some.sort(VALUE, RUN, FIRST)
         places = some.group_by(VALUE, maintain_order=True).agg(

@@ -22,6 +22,7 @@ from ml_assets.data.snapshots.shards import member, member_bytes
 from ml_assets.data.snapshots.spec import RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SplitName
 from ml_assets.data.snapshots.survey import rows_at
+from resources.pool.exchange import Exchange
 from resources.pool.shared import Shared
 
 _BLOBS_AT_ONCE = 64 * 2**20
@@ -89,8 +90,10 @@ class Scatter:
     """Number of its first row in the table."""
     units: Mapping[SplitName, int]
     """Split → its units in the partitions before."""
-    to: Path
-    """Prefix of the files to write."""
+    exchange: Exchange
+    """Way of the rows to the caller and to pass C."""
+    to: str
+    """Prefix of the names of their files."""
 
     @property
     def layout(self) -> ShardLayout:
@@ -98,20 +101,20 @@ class Scatter:
         return self.shared.value
 
 
-def rows_file(to: Path) -> Path:
+def rows_file(to: str) -> str:
     """Return the file of encoded rows: for each shard and the end the number of rows before, int64, then all rows."""
-    return to.with_suffix(".rows")
+    return f"{to}.rows"
 
 
-def blobs_file(to: Path) -> Path:
+def blobs_file(to: str) -> str:
     """Return the file of blobs: for each shard and the end the number of bytes before, int64, then members of
     archives."""
-    return to.with_suffix(".blobs")
+    return f"{to}.blobs"
 
 
-def taken_file(to: Path, split: SplitName) -> Path:
+def taken_file(to: str, split: SplitName) -> str:
     """Return the file with the numbers of the rows taken into a split, int64, ascending; absent without any."""
-    return to.with_suffix(f".{split}")
+    return f"{to}.{split}"
 
 
 def scatter(order: Scatter) -> None:
@@ -125,7 +128,8 @@ def scatter(order: Scatter) -> None:
         if taken.is_empty():
             continue
         rows = taken[ROW].to_numpy()
-        _write_numbers(taken_file(order.to, split), rows)
+        with order.exchange.send(taken_file(order.to, split)) as path:
+            _write_numbers(path, rows)
         in_order, units = _units(taken)
         records = _records(order, taken, height)
         parts.append(records if in_order is None else records.take(in_order))
@@ -135,7 +139,7 @@ def scatter(order: Scatter) -> None:
     if (np.diff(shard) < 0).any():
         by_shard = np.argsort(shard, kind="stable")
         shard, records = shard[by_shard], records.take(by_shard)
-    with rows_file(order.to).open("wb") as file:
+    with order.exchange.send(rows_file(order.to)) as path, path.open("wb") as file:
         file.write(in_bytes(np.searchsorted(shard, np.arange(layout.shards + 1)).astype(np.int64)))
         file.write(in_bytes(records))
     if spec.blob:
@@ -188,7 +192,7 @@ def _write_blobs(
     starts = np.append(begins, ends[-1:])[np.searchsorted(shard, np.arange(order.layout.shards + 1))]
     in_table = np.argsort(rows[by_place])
     numbers, places = rows[by_place][in_table] - order.begin, begins[in_table]
-    with blobs_file(order.to).open("wb") as file:
+    with order.exchange.send(blobs_file(order.to)) as path, path.open("wb") as file:
         head = file.write(in_bytes(starts))
         at_once = max(1, int(_BLOBS_AT_ONCE / max(sizes.mean(), 1.0))) if len(sizes) else 1
         for first in range(0, len(numbers), at_once):

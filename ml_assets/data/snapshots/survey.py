@@ -4,9 +4,10 @@ What grows with the rows goes to sorted runs on disk: values of numeric columns,
 function of one partition: files in, files and a few numbers out. Not here: the sums over all partitions (row_choice).
 """
 
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 import polars as pl
@@ -29,6 +30,7 @@ from ml_assets.data.snapshots.row_rules import (
 from ml_assets.data.snapshots.shards import member_bytes
 from ml_assets.data.snapshots.spec import InputColumns, RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SPLITS, SnapshotError, SplitName
+from resources.pool.exchange import Exchange
 
 PASS_ERRORS = (SnapshotError, EncodingError, OSError)
 """Errors of a pass that say themselves what they are about; a pool names the partition of any other."""
@@ -47,17 +49,24 @@ class Survey:
     spec: RowSpec
     inputs: InputColumns
     """Columns to fit."""
-    runs: Path
-    """Prefix of the files to write."""
-
-    def texts(self, place: int) -> Path:
-        """Return the run of the categorical column at `place`."""
-        return self.runs.with_suffix(f".{place}.texts")
+    exchange: Exchange
+    """Way of the runs to the caller."""
+    runs: str
+    """Prefix of the names of their files."""
 
     @property
-    def lists(self) -> Path:
-        """Return the run of the lists: their names as texts, with `KEY` and `FIRST`."""
-        return self.runs.with_suffix(".lists")
+    def numbers(self) -> str:
+        """Return the file of the runs of numeric columns and weights."""
+        return f"{self.runs}.numbers"
+
+    def texts(self, place: int) -> str:
+        """Return the file of the run of the categorical column at `place`."""
+        return f"{self.runs}.{place}.texts"
+
+    @property
+    def lists(self) -> str:
+        """Return the file of the run of the lists: their names as texts, with `KEY` and `FIRST`."""
+        return f"{self.runs}.lists"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,6 +74,7 @@ class NumbersRun:
     """Ascending numbers in a part of a file."""
 
     file: Path
+    """Its name, until it is received."""
     dtype: str
     offset: int
     """Bytes before the first number."""
@@ -112,6 +122,20 @@ class PartitionFacts:
     """Numeric column → its known values in training rows."""
     weights: dict[SplitName, NumbersRun] = field(default_factory=dict[SplitName, NumbersRun])
     """Split → weights of its rows, float64."""
+    files: tuple[str, ...] = ()
+    """Names of the files that were sent."""
+
+    def received(self, files: Mapping[str, Path]) -> Self:
+        """Return the same facts with the paths of received files: name → path."""
+
+        def at(run: NumbersRun) -> NumbersRun:
+            return replace(run, file=files[run.file.name])
+
+        return replace(
+            self,
+            numbers={name: at(run) for name, run in self.numbers.items()},
+            weights={split: at(run) for split, run in self.weights.items()},
+        )
 
 
 def survey(order: Survey) -> PartitionFacts:
@@ -138,10 +162,15 @@ def survey(order: Survey) -> PartitionFacts:
         if (some := all_taken.filter(pl.col(SPLIT) == split)).height:
             taken[split] = some
     label = taken["train"][spec.label] if "train" in taken else None
+    files = [order.numbers]
     if spec.group is not None:
-        _write_lists(order.lists, frame, spec.group)
-    with order.runs.with_suffix(".numbers").open("wb") as file:
-        runs = _NumbersFile(file)
+        files.append(order.lists)
+        with order.exchange.send(order.lists) as path:
+            _write_lists(path, frame, spec.group)
+    if "train" in taken:
+        files += [order.texts(place) for place in range(len(order.inputs.categorical))]
+    with order.exchange.send(order.numbers) as path, path.open("wb") as file:
+        runs = _NumbersFile(file, order.numbers)
         numbers = _write_inputs(order, taken["train"], rows, runs) if "train" in taken else {}
         weights: dict[SplitName, NumbersRun] = {
             split: runs.add(np.sort(taken[split][spec.weight].cast(pl.Float64).to_numpy()))
@@ -171,6 +200,7 @@ def survey(order: Survey) -> PartitionFacts:
         ordered=frozenset(split for split in SPLITS if split in taken and _is_ordered(taken[split], spec)),
         numbers=numbers,
         weights=weights,
+        files=tuple(files),
     )
 
 
@@ -199,7 +229,8 @@ def _write_inputs(
         return {}
     read = rows_at(order.partition, (*inputs.numeric, *inputs.categorical), train[ROW], height)
     for place, name in enumerate(inputs.categorical):
-        write_texts(order.texts(place), counted_texts(read[name]))
+        with order.exchange.send(order.texts(place)) as path:
+            write_texts(path, counted_texts(read[name]))
     return {name: runs.add(sorted_numbers(read[name])) for name in inputs.numeric}
 
 
@@ -225,13 +256,11 @@ def _is_ordered(taken: pl.DataFrame, spec: RowSpec) -> bool:
 class _NumbersFile:
     """A file of several runs of numbers."""
 
-    def __init__(self, file: Any) -> None:
-        self._file, self._end = file, 0
+    def __init__(self, file: Any, name: str) -> None:
+        self._file, self._name, self._end = file, Path(name), 0
 
     def add(self, numbers: NDArray[Any]) -> NumbersRun:
         """Write one more run."""
-        run = NumbersRun(
-            file=Path(self._file.name), dtype=numbers.dtype.str, offset=self._end, count=len(numbers)
-        )
+        run = NumbersRun(file=self._name, dtype=numbers.dtype.str, offset=self._end, count=len(numbers))
         self._end += self._file.write(memoryview(cast(Any, numbers)).cast("B")) if len(numbers) else 0
         return run

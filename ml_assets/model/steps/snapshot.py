@@ -135,7 +135,9 @@ def build_training_set(
         objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
         initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
     with platform.pool.kept() as pool:
-        chosen = choose_rows(partitions, split, rows, inputs, into=into, pool=pool)
+        chosen = choose_rows(
+            partitions, split, rows, inputs, into=into, pool=pool, exchange=platform.exchange
+        )
         _require_lists_begin(spec, reader, validated.table, chosen)
         _require_slices(spec, chosen)
         if spec.evaluation.group is not None:
@@ -146,6 +148,7 @@ def build_training_set(
             source=source_values(spec, reader, validated.table, validated.keys),
             into=into,
             pool=pool,
+            exchange=platform.exchange,
         )
     if columns.blob is not None:
         table = reader.scan(validated.table, validated.keys)

@@ -37,6 +37,7 @@ from resources.pool import (
     call_of,
     run_call,
 )
+from resources.pool.exchange import folder_exchange
 from resources.pool.processes import ProcessPool
 from resources.pool.shared import Shared
 
@@ -227,14 +228,15 @@ def test_a_failure_leaves_kept_workers_for_the_next_tasks(pool: ProcessPool, tmp
 
 def test_a_shared_value_travels_once(pool: ProcessPool, tmp_path: Path) -> None:
     """Tasks in this process write no file."""
-    shared = Shared(["a word"], tmp_path / "words")
-    list(ThisProcess().map(word, {"number 0": (shared, 0)}))
-    assert not list(tmp_path.iterdir())
-    items = {f"number {one}": (shared, one) for one in range(6)}
-    found = list(pool.map(word, items))
+    with folder_exchange(tmp_path) as exchange:
+        before = len(list(tmp_path.rglob("*")))
+        shared = Shared(["a word"], exchange)
+        list(ThisProcess().map(word, {"number 0": (shared, 0)}))
+        assert len(list(tmp_path.rglob("*"))) == before
+        found = list(pool.map(word, {f"number {one}": (shared, one) for one in range(6)}))
+        assert len(list(tmp_path.rglob("*"))) == before + 1
     assert [word for word, *_ in found] == ["a word"] * 6
     assert len({(process, value) for _, process, value in found}) == len({process for _, process, _ in found})
-    assert [path.name for path in tmp_path.iterdir()] == ["words"]
 
 
 _SCRIPT = """
