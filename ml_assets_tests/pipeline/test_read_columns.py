@@ -1,8 +1,9 @@
 """A training is repeated if a value that it reads changed, and not if another column of its feature table did."""
 
+import pickle
 import random
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.data.snapshots.partitions import neighbours
+from ml_assets.data.snapshots.partitions import PartitionFiles, StoredFiles, neighbours
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
@@ -325,6 +326,17 @@ def test_workers_build_the_same_training_set(
         made = Wide(Platform(settings), wide.spec).freeze(tmp_path / pool["pool"])
         assert made.digest == before.digest
         assert [one.name for one in made.folder.parent.iterdir()] == [made.folder.name]
+
+
+def test_a_worker_that_lacks_the_files_of_a_partition_fetches_them(wide: Wide, tmp_path: Path) -> None:
+    """A worker of another machine sees no file of the run's."""
+    key = keys(DAYS)[3]
+    (path,) = (one.path for one in wide.reader.files(WIDE.table, [key]))
+    stored = StoredFiles(platform=wide.platform, commit=wide.reader.commit_id, paths=(path,))
+    there = PartitionFiles(key=key, files=(tmp_path / "elsewhere.parquet",), stored=stored)
+    assert pickle.loads(pickle.dumps(there)).scan().collect().equals(rows_of(1)[key])
+    (here,) = wide.reader.local_files(WIDE.table, [key])[key]
+    assert pickle.loads(pickle.dumps(replace(there, files=(here,)))).files == (here,)
 
 
 def test_another_type_of_an_unread_column_changes_nothing(wide: Wide, tmp_path: Path) -> None:

@@ -7,12 +7,29 @@ their rows are chosen (row_rules).
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import polars as pl
 
+from resources.platform import Platform
+
 VALUES_AT_ONCE = 2**22
 """Values of neighbouring partitions that are read together: 32 MiB of numbers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredFiles:
+    """Files at a commit of the lake."""
+
+    platform: Platform
+    commit: str
+    paths: tuple[str, ...]
+
+    def fetched(self) -> tuple[Path, ...]:
+        """Return local files of the same content. Raises the errors of `VersionedStore.fetch`."""
+        local = self.platform.lake.fetch(self.commit, self.paths)
+        return tuple(local[path] for path in self.paths)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,6 +39,15 @@ class PartitionFiles:
     key: str
     files: tuple[Path, ...]
     """At least one, in the order of the partition's rows."""
+    stored: StoredFiles | None = None
+    """The same files in the lake. None: every worker sees `files`."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Arrive in a worker, which may be on another machine."""
+        stored: StoredFiles | None = state["stored"]
+        if stored is not None and not all(file.exists() for file in state["files"]):
+            state = {**state, "files": stored.fetched()}
+        vars(self).update(state)
 
     def scan(self, columns: Sequence[str] | None = None) -> pl.LazyFrame:
         """Return the rows in their order, with these columns alone; None: all."""

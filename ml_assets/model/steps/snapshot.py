@@ -1,7 +1,7 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -10,7 +10,7 @@ import polars as pl
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
-from ml_assets.data.snapshots.partitions import neighbours, read_together
+from ml_assets.data.snapshots.partitions import PartitionFiles, StoredFiles, neighbours, read_together
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, require_lists_begin
 from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
@@ -122,9 +122,7 @@ def build_training_set(
     """
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
-    files = reader.local_files(validated.table, validated.keys)
-    heights = reader.heights(validated.table, validated.keys)
-    partitions = read_together(files, neighbours(heights, len(spec.training_columns)))
+    partitions = _partitions(platform, reader, validated, len(spec.training_columns))
     split, rows = row_choice(spec, validated.keys)
     inputs: InputColumns | FittedState = InputColumns(
         numeric=columns.numeric, categorical=columns.categorical, min_count=columns.min_count
@@ -155,6 +153,23 @@ def build_training_set(
         require_readable(columns, chosen, table)
         require_tokens(columns, chosen, table)
     return snapshot
+
+
+def _partitions(
+    platform: Platform, reader: TableReader, validated: ValidatedWindow, columns: int
+) -> list[PartitionFiles]:
+    """Return the partitions of the window, small neighbouring ones together."""
+    table, keys = validated.table, validated.keys
+    files, runs = reader.local_files(table, keys), neighbours(reader.heights(table, keys), columns)
+    stored = [
+        StoredFiles(
+            platform=platform,
+            commit=reader.commit_id,
+            paths=tuple(one.path for one in reader.files(table, run)),
+        )
+        for run in runs
+    ]
+    return [replace(one, stored=there) for one, there in zip(read_together(files, runs), stored, strict=True)]
 
 
 def _require_slices(spec: PipelineSpec, chosen: ChosenRows) -> None:
