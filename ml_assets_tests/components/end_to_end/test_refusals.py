@@ -1,5 +1,6 @@
 """A model is never trained on inputs that are missing, rejected or too few; it says which, before any launch."""
 
+import errno
 import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
@@ -48,6 +49,7 @@ from ml_assets_tests.release.recorded_evaluations import record_evaluation
 from resources.job.events import WEIGHTS
 from resources.lake import LakeBusy
 from resources.ledger import Person
+from resources.pool import ThisProcess
 from resources.settings import Settings
 
 FIRST, LAST = days(WINDOW, start=1)[0], days(WINDOW, start=1)[-1]
@@ -93,6 +95,26 @@ def test_a_terminated_step_is_not_tried_again_even_where_ending_it_failed(
         (run,) = instance.get_runs()
     assert attempts == [1]
     assert run.status == dg.DagsterRunStatus.CANCELED
+
+
+def exhausted(folder: Path) -> None:
+    """Raise the error of memory, or of the disk of `folder`, that ran out."""
+    if folder.name == "memory":
+        raise MemoryError("no room for a table")
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+@pytest.mark.parametrize(
+    ("what", "said"),
+    [
+        ("memory", r"^OutOfMemory: partition 1: MemoryError: no room for a table\. Its process held .*MB"),
+        ("disk", r"^DiskFull: the disk of .* are free.*TaskFailed: partition 1: OSError"),
+    ],
+)
+def test_a_task_of_this_process_that_ran_out_says_of_how_much(what: str, said: str, tmp_path: Path) -> None:
+    """As a step without tasks does."""
+    with pytest.raises(dg.Failure, match=said), final_unless_transient(Settings(home=tmp_path)):
+        list(ThisProcess().map(exhausted, {"partition 1": tmp_path / what}))
 
 
 def test_missing_partitions_are_refused_by_name_before_the_launch(
