@@ -31,6 +31,7 @@ NAMED_ONLY = tuple(
         "release",
         "release_homes",
         "resources/launcher/processes",
+        "resources/pool/processes",
         "servers",
         "tables/processes",
         "tour",

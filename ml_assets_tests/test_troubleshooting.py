@@ -21,6 +21,7 @@ FAMILIES = {
     "TrackerError",
     "ArtifactsError",
     "OnlineStoreError",
+    "PoolError",
     "BundleRefused",
     "ContextError",
 }

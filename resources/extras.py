@@ -32,6 +32,7 @@ EXTRA_OF = {
     "psycopg2": "postgres",
     "pyiceberg": "iceberg",
     "pynvml": "gpu",
+    "ray": "ray",
     "redis": "redis",
     "s3fs": "s3",
     "skl2onnx": "trees",

@@ -29,8 +29,8 @@ from resources.launcher.local import LocalLauncher
 from resources.launcher.protocol import TrainingLauncher
 from resources.ledger import Ledger, Person
 from resources.online import OnlineStore, open_online_store
-from resources.pool import PartitionPool, ThisProcess
-from resources.pool.exchange import Exchange, folder_exchange
+from resources.pool import PartitionPool, PoolRefused, ThisProcess
+from resources.pool.exchange import Exchange, folder_exchange, store_exchange
 from resources.pool.processes import ProcessPool
 from resources.settings import Settings
 from resources.tracking.sink import SpoolCopies
@@ -236,18 +236,38 @@ class Platform:
 
     @cached_property
     def pool(self) -> PartitionPool:
-        """Pool of the tasks of a range."""
+        """Pool of the tasks of a range. Raises `PoolRefused` if its workers could not read what this process reads."""
         of = self.settings
         if of.pool == "in-process":
             return ThisProcess()
-        return ProcessPool(of.pool_workers, of.pool_after_seconds)
+        if of.pool == "processes":
+            return ProcessPool(of.pool_workers, of.pool_after_seconds)
+        from resources.pool.ray_pool import RayPool
+
+        if of.has_workers_elsewhere and not (of.lake_url and of.artifacts_url):
+            raise PoolRefused(
+                f"the workers of Ray at {of.ray_address} cannot read the files of this machine: set ML_ASSETS_LAKE_URL "
+                "and ML_ASSETS_ARTIFACTS_URL to servers, or leave out ML_ASSETS_RAY_ADDRESS"
+            )
+        return RayPool(of.ray_address, of.pool_workers, of.pool_after_seconds)
+
+    @cached_property
+    def pool_here(self) -> PartitionPool:
+        """Pool whose workers see the files of this machine: its processes in place of workers elsewhere."""
+        of = self.settings
+        if of.has_workers_elsewhere:
+            return ProcessPool(of.pool_workers, of.pool_after_seconds)
+        return self.pool
 
     def exchange(self, near: Path | None = None) -> AbstractContextManager[Exchange]:
         """Return the way of files between this process and the workers of `pool`, for one range, as a block.
 
         `near`: a folder on the disk that holds them, for workers of this machine; by default the cache.
         """
-        return folder_exchange(near or self.settings.cache_folder / "pool")
+        cache = self.settings.cache_folder / "pool"
+        if self.settings.has_workers_elsewhere:
+            return store_exchange(self.artifacts, cache)
+        return folder_exchange(near or cache)
 
     @cached_property
     def launcher(self) -> TrainingLauncher:

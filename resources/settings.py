@@ -130,13 +130,16 @@ class Settings(BaseSettings):
     chunk_mib: float = Field(default=256.0, gt=0, allow_inf_nan=False)
     """MiB of memory that the partitions of a range need, with their files, until they are validated and merged; then
     the next ones follow."""
-    pool: Literal["in-process", "processes"] = "processes"
-    """Workers for the tasks of a range: none, or processes of this machine."""
+    pool: Literal["in-process", "processes", "ray"] = "processes"
+    """Workers for the tasks of a range: none, processes of this machine, or tasks of Ray."""
     pool_workers: int | None = Field(default=None, ge=1)
-    """Tasks of a range that run at the same time. Default: cores of this machine."""
+    """Tasks of a range that run at the same time. Default: cores of this machine, or of Ray's cluster."""
     pool_after_seconds: float = Field(default=10.0, ge=0, allow_inf_nan=False)
     """Seconds of the first tasks of a range, which run in the run's own process. Workers start after them if the other
     tasks will take as long."""
+    ray_address: Address | None = None
+    """Address of Ray's head, `ray://host:10001`, or `host:6379` on a node of the cluster. Default: a Ray of its own,
+    on this machine, for each range."""
     gpu_hour_price: float | None = Field(default=None, ge=0)
     """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
     launcher: Literal["local", "kubernetes"] = "local"
@@ -212,6 +215,18 @@ class Settings(BaseSettings):
     def cache_folder(self) -> Path:
         """Folder of data that can be rebuilt from the lake: training shards, copies of its files."""
         return self.home / "cache"
+
+    @property
+    def has_workers_elsewhere(self) -> bool:
+        """True if tasks of a range may run on other machines, which see no file of this one.
+
+        Other machines cannot join a cluster whose head listens on loopback alone.
+        """
+        if self.pool != "ray" or self.ray_address is None:
+            return False
+        address = self.ray_address.reveal()
+        host = urlsplit(address if "://" in address else f"//{address}").hostname
+        return host not in ("localhost", "127.0.0.1", "::1")
 
     @property
     def folders(self) -> tuple[Path, ...]:

@@ -19,7 +19,7 @@ from resources.lake import LakeBusy, LakeUnavailable
 from resources.ledger import LedgerBusy, LedgerUnavailable
 from resources.memory import explained
 from resources.online import OnlineStoreUnavailable
-from resources.pool import TaskFailed
+from resources.pool import PoolUnavailable, TaskFailed
 from resources.settings import Settings
 from resources.tracking.mlflow_client import TrackerUnavailable
 
@@ -33,6 +33,7 @@ TRANSIENT = (
     OnlineStoreUnavailable,
     ArtifactsUnavailable,
     ClusterUnavailable,
+    PoolUnavailable,
     ConnectionError,
     TimeoutError,
 )

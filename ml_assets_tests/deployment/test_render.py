@@ -239,3 +239,44 @@ def test_network_policies_find_the_pods_of_the_chart() -> None:
     (code_location,) = helm_values()["dagster-user-deployments"]["deployments"]
     labelled = [helm_values()["dagsterWebserver"]["labels"], code_location["labels"]]
     assert set(selected) == {labels["app"] for labels in labelled}
+
+
+def test_pods_of_ray_fit_to_each_other_and_to_the_settings() -> None:
+    """Ports and names are repeated in commands, Service, policies and the settings that a team adds."""
+    folder = ROOT / "deployment" / "kubernetes"
+    documents = list(yaml.safe_load_all((folder / "ray" / "ray.yaml").read_text()))
+    platform = list(yaml.safe_load_all((folder / "base" / "platform.yaml").read_text()))
+    daemon = next(one for one in platform if one["metadata"]["name"] == "daemon")["spec"]["template"]["spec"]
+    pods = {
+        one["metadata"]["name"]: one["spec"]["template"] for one in documents if one["kind"] == "Deployment"
+    }
+    assert set(pods) == {"ray-head", "ray-worker"}
+    commands: dict[str, dict[str, str]] = {}
+    for name, pod in pods.items():
+        (container,), (of_daemon,) = pod["spec"]["containers"], daemon["containers"]
+        assert pod["spec"]["securityContext"] == daemon["securityContext"]
+        assert pod["spec"]["tolerations"] == daemon["tolerations"]
+        assert pod["spec"]["automountServiceAccountToken"] is False
+        assert container["securityContext"] == of_daemon["securityContext"]
+        assert container["envFrom"] == of_daemon["envFrom"]
+        assert container["image"] == of_daemon["image"], "a worker has the code of the runs"
+        assert {one["mountPath"] for one in container["volumeMounts"]} == {"/dev/shm", "/tmp", HOME}
+        commands[name] = dict(one.lstrip("-").partition("=")[::2] for one in container["command"])
+
+    (service,) = (one for one in documents if one["kind"] == "Service")
+    ports = {one["name"]: str(one["port"]) for one in service["spec"]["ports"]}
+    head = commands["ray-head"]
+    assert ports == {"cluster": head["port"], "client": head["ray-client-server-port"]}
+    assert commands["ray-worker"]["address"] == f"{service['metadata']['name']}:{ports['cluster']}"
+    told = (folder / "ray" / "kustomization.yaml").read_text()
+    named = dict(re.findall(r"^#   ML_ASSETS_(\w+)=(\S+)$", told, re.MULTILINE))
+    settings = Settings.model_validate({name.lower(): value for name, value in named.items()})
+    assert settings.pool == "ray"
+    assert settings.ray_address is not None
+    assert settings.ray_address.server == f"{service['metadata']['name']}:{ports['client']}"
+    policies = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
+    let_in = [rule["ports"] for one in policies for rule in one.get("ingress", []) if "ports" in rule]
+    assert let_in == [[{"protocol": "TCP", "port": int(ports["client"])}]]
+    (selected,) = (one["podSelector"]["matchLabels"] for one in policies if one["podSelector"])
+    assert all(selected.items() <= pod["metadata"]["labels"].items() for pod in pods.values())
+    assert service["spec"]["selector"].items() <= pods["ray-head"]["metadata"]["labels"].items()

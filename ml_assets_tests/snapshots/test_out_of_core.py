@@ -72,7 +72,7 @@ def test_a_number_beyond_float32_is_refused_by_its_column(pool: PartitionPool, t
     partitions = store_partitions(table.with_columns(huge.alias("x0")), "date", tmp_path / "table")
     chosen = choose_rows(partitions, split, ROW_SPEC, INPUTS, into=tmp_path / "runs")
     with pytest.raises(EncodingError, match="column 'x0' holds inf in") as error:
-        build_snapshot(chosen, source=SOURCE, into=tmp_path / "snapshots", pool=pool)
+        build_snapshot(chosen, source=SOURCE, into=tmp_path / "snapshots", pool=pool, here=pool)
     assert error.value.columns == ("x0",)
     assert not list((tmp_path / "snapshots").iterdir())
 

@@ -58,6 +58,7 @@ def outcome(
         into=into,
         shard_bytes=one.shard_bytes,
         pool=pool,
+        here=pool,
         exchange=exchange,
     )
     assert [path.name for path in into.iterdir()] == [snapshot.folder.name]

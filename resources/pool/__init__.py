@@ -4,9 +4,9 @@ A task is a function of a module and a small value: a commit id, keys, addresses
 pool passes no frames. Results come in the order of the items, and do not depend on the pool, on the number of workers,
 or on workers that died.
 
-`processes.py`: workers of this machine. `schedule.py`: which task runs next. `code_text.py`: the version of the code
-that a worker has. `exchange.py`: ways of files to and from workers. `shared.py`: a value that many tasks read. Here:
-the pool of this process alone. Not here: the tasks.
+`processes.py`: workers of this machine. `ray_pool.py`: workers of a Ray cluster. `schedule.py`: which task runs next.
+`code_text.py`: the version of the code that a worker has. `exchange.py`: ways of files to and from workers.
+`shared.py`: a value that many tasks read. Here: the pool of this process alone. Not here: the tasks.
 """
 
 import importlib
@@ -52,6 +52,14 @@ class WorkerDied(PoolError):
 
 class WorkerHasOtherCode(PoolError):
     """A worker has another version of the code than this process."""
+
+
+class PoolRefused(PoolError):
+    """The settings of a pool do not fit together."""
+
+
+class PoolUnavailable(PoolError):
+    """The cluster of a pool does not answer, or was lost. The same run may succeed later."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import shutil
 import uuid
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -50,6 +50,13 @@ class Exchange(Protocol):
         """
         ...
 
+    def here(self, names: Sequence[str], near: Path) -> AbstractContextManager["Exchange"]:
+        """Yield a way of files between this process and workers of this machine, on which files that were sent are.
+
+        They are fetched at most once, to the disk of the folder `near`. Raises as `receive`.
+        """
+        ...
+
     def remove(self, names: Sequence[str]) -> None:
         """Delete files that nobody will receive any more. The end of the range deletes the others."""
         ...
@@ -78,6 +85,9 @@ class _FolderExchange:
             )
         yield paths
 
+    def here(self, names: Sequence[str], near: Path) -> AbstractContextManager[Exchange]:
+        return nullcontext(self)
+
     def remove(self, names: Sequence[str]) -> None:
         for name in names:
             (self.folder / name).unlink(missing_ok=True)
@@ -103,16 +113,25 @@ class _StoreExchange:
     @contextmanager
     def receive(self, names: Sequence[str]) -> Generator[list[Path]]:
         with unfinished_folder(self.cache) as folder:
-            paths = [folder / name for name in names]
-            try:
-                with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="exchange") as pool:
-                    list(pool.map(self._fetch, paths))
-            except ArtifactMissing as error:
-                raise FileNotHandedOver(
-                    f"a file of a worker is missing: {error}. Somebody deleted it, or its range was silent for "
-                    f"{_FORGOTTEN_AFTER.days} days: run the range again"
-                ) from error
-            yield paths
+            yield self._fetched(names, folder)
+
+    @contextmanager
+    def here(self, names: Sequence[str], near: Path) -> Generator[Exchange]:
+        with unfinished_folder(near) as folder:
+            self._fetched(names, folder)
+            yield _FolderExchange(folder)
+
+    def _fetched(self, names: Sequence[str], folder: Path) -> list[Path]:
+        paths = [folder / name for name in names]
+        try:
+            with ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="exchange") as pool:
+                list(pool.map(self._fetch, paths))
+        except ArtifactMissing as error:
+            raise FileNotHandedOver(
+                f"a file of a worker is missing: {error}. Somebody deleted it, or its range was silent for "
+                f"{_FORGOTTEN_AFTER.days} days: run the range again"
+            ) from error
+        return paths
 
     def _fetch(self, path: Path) -> None:
         self.artifacts.fetch(self.name, path.name, path)

@@ -1,7 +1,7 @@
 """Order of tasks over workers: which runs next, which runs again, and which result the caller gets.
 
 A range begins in the process of the caller, because workers take seconds to start. They start when the tasks so far
-took long, and the rest will take as long again. Not here: processes, which implement `Workers`.
+took long, and the rest will take as long again. Not here: processes and Ray, which implement `Workers`.
 """
 
 import time

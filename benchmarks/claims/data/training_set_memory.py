@@ -114,7 +114,9 @@ def build(table: Path, into: Path, workers: int = 0) -> None:
     began, before = time.perf_counter(), _cpu_seconds()
     with (ProcessPool(workers, 0) if workers else HERE).kept() as pool:
         chosen = choose_rows(partitions, split, SPEC, inputs, into=into, pool=pool)
-        made = build_snapshot(chosen, source=SourceValues(table="features/wide"), into=into, pool=pool)
+        made = build_snapshot(
+            chosen, source=SourceValues(table="features/wide"), into=into, pool=pool, here=pool
+        )
     print(_cpu_seconds() - before, made.digest, time.perf_counter() - began)
 
 

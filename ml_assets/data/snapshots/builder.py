@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.snapshots.gather import Gathering, gather, gather_orders
+from ml_assets.data.snapshots.gather import Gathering, gather, gather_orders, scattered_files
 from ml_assets.data.snapshots.partitions import task_names
 from ml_assets.data.snapshots.row_choice import ChosenRows
 from ml_assets.data.snapshots.scatter import Cut, Scatter, ShardLayout, scatter, taken_file
@@ -66,14 +66,16 @@ def build_snapshot(
     into: Path,
     shard_bytes: int = SHARD_BYTES,
     pool: PartitionPool = HERE,
+    here: PartitionPool = HERE,
     exchange: OpenExchange = folder_exchange,
 ) -> Snapshot:
     """Write `chosen`, encoded by its fitted state, as a snapshot folder in `into`, named by its digest.
 
     `source` names the values from which the rows came. The same rows, values and state give the same folder, byte for
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
-    list. If rows have blobs, an archive lies beside each shard. Partitions, and then shards, are tasks of `pool`; their
-    files come by way of `exchange`. A worker holds one of them in memory. Raises `EncodingError` if float32 cannot hold
+    list. If rows have blobs, an archive lies beside each shard. Partitions are tasks of `pool`, whose files come by way
+    of `exchange`; shards are tasks of `here`, whose workers see the files of this machine: each reads a piece of every
+    partition. A worker holds one of them in memory. Raises `EncodingError` if float32 cannot hold
     a standardised number, `DiskFull`, and what `PartitionPool.map` raises.
     """
     fitted = chosen.fitted
@@ -85,15 +87,17 @@ def build_snapshot(
         with exchange(into) as files:
             orders = dict(_orders(chosen, Shared(layout, files), files))
             sources = tuple(order.to for order in orders.values())
-            origin = Gathering(layout=layout, sources=sources, schema=schema, exchange=files)
-            gathers = {one.name: one for one in gather_orders(Shared(origin, files))}
             with raising_as_here(*PASS_ERRORS):
                 for _ in pool.map(scatter, orders):
                     pass
+            with files.here(scattered_files(layout, sources), into) as near:
+                origin = Gathering(layout=layout, sources=sources, schema=schema, exchange=near)
+                gathers = {one.name: one for one in gather_orders(Shared(origin, near))}
                 shards: list[Shard] = []
-                for some in pool.map(gather, gathers):
-                    shards += some
-                    _take(files, [file.path for shard in some for file in shard.files], building)
+                with raising_as_here(*PASS_ERRORS):
+                    for some in here.map(gather, gathers):
+                        shards += some
+                        _take(near, [file.path for shard in some for file in shard.files], building)
             splits = tuple(write_index(building, split, _taken(chosen, files, split)) for split in SPLITS)
         snapshot = Snapshot(
             folder=building,

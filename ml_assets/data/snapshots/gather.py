@@ -107,13 +107,17 @@ def gather(order: Gather) -> list[Shard]:
             return [_shard(order, shard, [source]) for shard in order.shards]
 
 
+def scattered_files(layout: ShardLayout, sources: Sequence[str]) -> list[str]:
+    """Return the names of the files of all partitions: of their rows, then of their blobs if rows have any."""
+    blobs = [blobs_file(one) for one in sources] if layout.spec.blob else []
+    return [*map(rows_file, sources), *blobs]
+
+
 @contextmanager
 def _received(origin: Gathering) -> Generator[list[Scattered]]:
     """Yield the files of all partitions."""
     count, shards = len(origin.sources), origin.layout.shards
-    names = [rows_file(one) for one in origin.sources]
-    names += [blobs_file(one) for one in origin.sources] if origin.layout.spec.blob else []
-    with origin.exchange.receive(names) as paths:
+    with origin.exchange.receive(scattered_files(origin.layout, origin.sources)) as paths:
         rows, blobs = paths[:count], paths[count:] or [None] * count
         yield [
             Scattered(rows=one, blobs=other, shards=shards) for one, other in zip(rows, blobs, strict=True)

@@ -1,6 +1,7 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from pathlib import Path
@@ -28,6 +29,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult
 from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
 from resources.platform import Platform
+from resources.pool import PartitionPool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +134,7 @@ def build_training_set(
         inputs = initial.fitted_for(columns.numeric, columns.categorical)
         objective, vocabulary = spec.evaluation.objective, (columns.blob and columns.blob.vocabulary) or 0
         initial.require_outputs(objective, tokens_of(objective, decoder_of(columns), vocabulary))
-    with platform.pool.kept() as pool:
+    with _kept(platform) as (pool, here):
         chosen = choose_rows(
             partitions, split, rows, inputs, into=into, pool=pool, exchange=platform.exchange
         )
@@ -146,6 +148,7 @@ def build_training_set(
             source=source_values(spec, reader, validated.table, validated.keys),
             into=into,
             pool=pool,
+            here=here,
             exchange=platform.exchange,
         )
     if columns.blob is not None:
@@ -153,6 +156,15 @@ def build_training_set(
         require_readable(columns, chosen, table)
         require_tokens(columns, chosen, table)
     return snapshot
+
+
+@contextmanager
+def _kept(platform: Platform) -> Generator[tuple[PartitionPool, PartitionPool]]:
+    """Yield the pool of the passes, and that of this machine, which writes the shards."""
+    with ExitStack() as kept:
+        pool = kept.enter_context(platform.pool.kept())
+        is_here = platform.pool_here is platform.pool
+        yield pool, pool if is_here else kept.enter_context(platform.pool_here.kept())
 
 
 def _partitions(

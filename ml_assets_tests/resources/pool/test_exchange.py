@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 from resources.artifacts import FolderArtifacts
+from resources.platform import Platform
 from resources.pool.exchange import IN_STORE, Exchange, FileNotHandedOver, folder_exchange, store_exchange
+from resources.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 Opened = Callable[[], AbstractContextManager[Exchange]]
@@ -88,6 +90,27 @@ def test_removed_files_are_gone_before_the_range_ends(opened: Opened, tmp_path: 
         assert _received(exchange, "b") == ["two"]
         exchange.remove(["b"])
         assert _files(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    ("changes", "place"),
+    [
+        ({}, "home/cache/pool"),
+        ({"pool": "ray"}, "home/cache/pool"),
+        ({"pool": "ray", "ray_address": "127.0.0.1:6379"}, "home/cache/pool"),
+        ({"pool": "ray", "ray_address": "ray://localhost:10001"}, "home/cache/pool"),
+        ({"pool": "ray", "ray_address": "ray://ray-head:10001"}, "store/pool"),
+        ({"pool": "ray", "ray_address": "10.0.0.7:6379"}, "store/pool"),
+        ({"pool": "processes", "ray_address": "10.0.0.7:6379"}, "home/cache/pool"),
+    ],
+)
+def test_the_settings_decide_where_files_go(tmp_path: Path, changes: dict[str, str], place: str) -> None:
+    """To the artifacts only if a worker may be on another machine."""
+    own = {"home": tmp_path / "home", "artifacts_url": f"file://{tmp_path}/store"}
+    with Platform(Settings.model_validate(own | changes)).exchange() as exchange:
+        _send(exchange, "a", "one")
+        (sent,) = (path for path in _files(tmp_path) if path.name == "a")
+        assert sent.is_relative_to(tmp_path / place)
 
 
 _KILLED = """

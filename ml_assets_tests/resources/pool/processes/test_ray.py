@@ -1,0 +1,218 @@
+"""Tasks on Ray: the results of one process, whoever dies; and a cluster that is away, lost, or has other code."""
+
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import polars as pl
+import pytest
+
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import Installation, failure_of, readings_components
+from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, days
+from ml_assets_tests.resources.pool.tasks import square, squares, threads
+from ml_assets_tests.tables.deadly_features import KILLS, made
+from resources.addresses import Address
+from resources.lake import LakeBusy
+from resources.platform import Platform
+from resources.pool import PoolRefused, PoolUnavailable, TaskFailed, WorkerDied, WorkerHasOtherCode
+from resources.pool.own_ray import OwnRay, own_ray
+from resources.pool.ray_pool import RayPool
+from resources.settings import Settings
+
+ROOT = Path(__file__).parents[4]
+
+pytestmark = pytest.mark.timeout(1800)  # a head takes minutes to start if others use the cores
+
+
+@pytest.fixture(scope="module")
+def kills(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder from which calls of the feature function take the order to end their process."""
+    return tmp_path_factory.mktemp("kills")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def token() -> Iterator[None]:
+    """The token of all clusters here. Without one, `ray start` writes one to the home of its user."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("RAY_AUTH_MODE", "token")
+        patch.setenv("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        yield
+
+
+@pytest.fixture(scope="module")
+def cluster(token: None, kills: Path) -> Iterator[OwnRay]:
+    """A cluster whose polars would take five threads."""
+    with _ray({KILLS: str(kills), "POLARS_MAX_THREADS": "5"}) as found:
+        yield found
+
+
+@contextmanager
+def _ray(environment: Mapping[str, str], code: Path = ROOT) -> Iterator[OwnRay]:
+    """A cluster whose workers import the project from `code`."""
+    patience = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600"}
+    whole = {**os.environ, "PYTHONPATH": str(code), **patience, **environment}
+    with own_ray(2, whole) as found:
+        yield found
+
+
+def _pool(cluster: OwnRay) -> RayPool:
+    return RayPool(Address(cluster.address), None, 0)
+
+
+@pytest.fixture
+def pool(cluster: OwnRay) -> RayPool:
+    return _pool(cluster)
+
+
+def test_a_ray_of_its_own_starts_and_ends_with_the_tasks(tmp_path: Path) -> None:
+    found = list(RayPool(None, 2, 0).map(square, squares(5, tmp_path)))
+    assert [number for number, _ in found] == [one**2 for one in range(5)]
+    while any(Path(f"/proc/{process}").exists() for _, process in found):
+        time.sleep(0.05)
+
+
+def test_results_come_in_order_and_a_killed_worker_changes_none(pool: RayPool, tmp_path: Path) -> None:
+    items = squares(7, tmp_path)
+    items["number 1"] = replace(items["number 1"], deaths=2)
+    items["number 4"] = replace(items["number 4"], deaths=1, seconds=0.5)
+    found = [number for number, _ in pool.map(square, items)]
+    assert found == [one**2 for one in range(7)]
+
+
+def test_a_client_of_the_cluster_gets_the_same(cluster: OwnRay, tmp_path: Path) -> None:
+    """A run outside the cluster, as in a pod of its own: also if a worker dies, and with a task's own error."""
+    items = squares(4, tmp_path, deaths=1)
+    items["number 3"] = replace(items["number 3"], fault="busy")
+    found: list[int] = []
+    pool = RayPool(Address(cluster.client_address), None, 0)
+    with pytest.raises(TaskFailed, match="number 3: LakeBusy: the lake is busy"):
+        found.extend(number for number, _ in pool.map(square, items))
+    assert found == [0, 1, 4]
+
+
+def test_a_task_that_always_ends_its_worker_is_named(pool: RayPool, tmp_path: Path) -> None:
+    with pytest.raises(WorkerDied, match=r"number 0 .* 3 times"):
+        list(pool.map(square, squares(2, tmp_path, deaths=99)))
+
+
+def test_a_failure_keeps_name_type_and_message(pool: RayPool, tmp_path: Path) -> None:
+    with pytest.raises(TaskFailed, match="number 0: LakeBusy: the lake is busy") as error:
+        list(pool.map(square, squares(2, tmp_path, fault="busy")))
+    assert isinstance(error.value.__cause__, LakeBusy)
+
+
+def test_a_worker_computes_with_as_many_threads_as_the_run(pool: RayPool, tmp_path: Path) -> None:
+    """The order of a sum of floats, and so its last bits, depends on their number."""
+    assert list(pool.map(threads, squares(2, tmp_path))) == [pl.thread_pool_size()] * 2
+
+
+def test_features_are_the_same_objects_with_every_pool(
+    cluster: OwnRay, kills: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """Files and manifests: in one process, in 2 and 4, on Ray, and on Ray though two workers are killed."""
+
+    def objects(deaths: int = 0, **pool: Any) -> dict[str, str]:
+        for number in range(deaths):
+            (kills / str(number)).touch()
+        home = tmp_path_factory.mktemp("home")
+        found = made(home, 3, 5, 1, pool_after_seconds=0, **pool)
+        assert not list(kills.iterdir())
+        assert not [*(home / "cache" / "pool").glob("*")]
+        return found
+
+    alone = objects(pool="in-process")
+    assert len(alone) == 10
+    assert objects(pool="processes", pool_workers=2) == alone
+    assert objects(pool="processes", pool_workers=4) == alone
+    ray: dict[str, Any] = {"pool": "ray", "ray_address": cluster.address}
+    assert objects(**ray) == alone
+    assert objects(deaths=2, **ray) == alone
+
+
+def test_a_materialization_uses_the_cluster_of_the_settings(cluster: OwnRay, tmp_path: Path) -> None:
+    """The tables are those of one process. Without the cluster, the run names it and says what helps."""
+    source = {**readings_pipeline.DATASET["source"], "at_once": 2}
+    first, *_, last = days(3)
+    ray = {"pool": "ray", "ray_address": cluster.address, "pool_after_seconds": 0, "chunk_mib": 1e-6}
+    digests: list[list[dict[str, str]]] = []
+    for name, changes, dataset in (("alone", {}, {}), ("ray", ray, {"source": source})):
+        place_settings = Settings.model_validate({"home": tmp_path / name, **changes})
+        place = Installation(tmp_path / name, readings_components(dataset=dataset), place_settings)
+        results = [place.run(table, partition=first, last=last) for table in (READINGS, FEATURES)]
+        assert [one.success for one in results] == [True, True]
+        digests.append([dict(place.main.digests(table)) for table in (READINGS, FEATURES)])
+    assert digests[0] == digests[1]
+
+    away = {**ray, "ray_address": f"127.0.0.1:{_free_port()}"}
+    place_settings = Settings.model_validate({"home": tmp_path / "alone", **away})
+    place = Installation(tmp_path / "alone", readings_components(), place_settings)
+    said = str(failure_of(place.run(FEATURES, partition=first, last=last)))
+    assert f"Ray at {away['ray_address']} did not answer: " in said
+    assert "ML_ASSETS_POOL=processes" in said
+
+
+def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
+    for scheme in ("", "ray://"):
+        address = Address(f"{scheme}127.0.0.1:{_free_port()}")
+        with pytest.raises(
+            PoolUnavailable, match=rf"Ray at {address} did not answer: .*ML_ASSETS_POOL=processes"
+        ) as error:
+            list(RayPool(address, None, 0).map(square, squares(2, tmp_path)))
+        assert "\n" not in str(error.value)
+
+
+def test_a_cluster_that_is_lost_ends_the_range_by_name(tmp_path: Path) -> None:
+    items = squares(6, tmp_path, seconds=120)
+    items["number 0"] = replace(items["number 0"], seconds=0)
+    with _ray({}) as cluster, closing(_pool(cluster).map(square, items)) as results:
+        assert next(results)[0] == 0
+        cluster.kill()
+        with pytest.raises(PoolUnavailable, match=rf"Ray at {cluster.address} was lost: "):
+            next(results)
+
+
+def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
+    """Before its first task: a changed comment is enough."""
+    code = tmp_path / "code"
+    for name in ("ml_assets", "resources", "ml_assets_tests"):
+        ignored = shutil.ignore_patterns("__pycache__", "browser", "cluster", "servers")
+        shutil.copytree(ROOT / name, code / name, ignore=ignored)
+    with (code / "resources" / "words.py").open("a") as file:
+        file.write("# an edit\n")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with _ray({}, code) as cluster, pytest.raises(WorkerHasOtherCode, match="resources has version "):
+        list(_pool(cluster).map(square, squares(2, marks)))
+    assert not list(marks.iterdir())
+
+
+def test_a_worker_without_the_project_is_refused(tmp_path: Path) -> None:
+    """Its `resources` is another package, which has no pool."""
+    (tmp_path / "resources").mkdir()
+    (tmp_path / "resources" / "__init__.py").touch()
+    with _ray({}, tmp_path) as cluster, pytest.raises(WorkerHasOtherCode, match="cannot run the code"):
+        list(_pool(cluster).map(square, squares(2, tmp_path)))
+
+
+def test_other_machines_need_servers_that_they_reach(tmp_path: Path) -> None:
+    """An embedded lake would be an empty folder there."""
+    away = {"home": tmp_path, "pool": "ray", "ray_address": "ray://ray-head:10001"}
+    with pytest.raises(PoolRefused, match="ML_ASSETS_LAKE_URL and ML_ASSETS_ARTIFACTS_URL"):
+        _ = Platform(Settings.model_validate(away)).pool
+    served = {"lake_url": "http://lakefs:8000", "artifacts_url": "s3://bucket/prefix"}
+    assert isinstance(Platform(Settings.model_validate(away | served)).pool, RayPool)
+
+
+def _free_port() -> int:
+    """Return a port on which nothing listens."""
+    with closing(socket.socket()) as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
