@@ -46,8 +46,6 @@ class OwnRay:
 
     address: str
     """`127.0.0.1:port`."""
-    client_address: str
-    """`ray://127.0.0.1:port`."""
     folder: Path
     """Folder of its sockets and logs."""
     head: "subprocess.Popen[bytes]"
@@ -110,8 +108,7 @@ def _started(cpus: int, environment: Mapping[str, str]) -> OwnRay | str:
             preexec_fn=_end_with_parent,
             start_new_session=True,
         )
-    address, client = ports["port"], ports["ray-client-server-port"]
-    ray = OwnRay(f"127.0.0.1:{address}", f"ray://127.0.0.1:{client}", folder, head)
+    ray = OwnRay(f"127.0.0.1:{ports['port']}", folder, head)
     try:
         while _STARTED not in (said := log.read_text()):
             if head.poll() is not None:

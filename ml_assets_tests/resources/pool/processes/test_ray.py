@@ -15,7 +15,7 @@ import polars as pl
 import pytest
 
 from ml_assets_tests.components import readings_pipeline
-from ml_assets_tests.components.installation import Installation, failure_of, readings_components
+from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, days
 from ml_assets_tests.resources.pool.tasks import square, squares, threads
 from ml_assets_tests.tables.deadly_features import KILLS, made
@@ -57,8 +57,7 @@ def cluster(token: None, kills: Path) -> Iterator[OwnRay]:
 @contextmanager
 def _ray(environment: Mapping[str, str], code: Path = ROOT) -> Iterator[OwnRay]:
     """A cluster whose workers import the project from `code`."""
-    patience = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600"}
-    whole = {**os.environ, "PYTHONPATH": str(code), **patience, **environment}
+    whole = {**os.environ, "PYTHONPATH": str(code), **environment}
     with own_ray(2, whole) as found:
         yield found
 
@@ -85,17 +84,6 @@ def test_results_come_in_order_and_a_killed_worker_changes_none(pool: RayPool, t
     items["number 4"] = replace(items["number 4"], deaths=1, seconds=0.5)
     found = [number for number, _ in pool.map(square, items)]
     assert found == [one**2 for one in range(7)]
-
-
-def test_a_client_of_the_cluster_gets_the_same(cluster: OwnRay, tmp_path: Path) -> None:
-    """A run outside the cluster, as in a pod of its own: also if a worker dies, and with a task's own error."""
-    items = squares(4, tmp_path, deaths=1)
-    items["number 3"] = replace(items["number 3"], fault="busy")
-    found: list[int] = []
-    pool = RayPool(Address(cluster.client_address), None, 0)
-    with pytest.raises(TaskFailed, match="number 3: LakeBusy: the lake is busy"):
-        found.extend(number for number, _ in pool.map(square, items))
-    assert found == [0, 1, 4]
 
 
 def test_a_task_that_always_ends_its_worker_is_named(pool: RayPool, tmp_path: Path) -> None:
@@ -138,7 +126,7 @@ def test_features_are_the_same_objects_with_every_pool(
 
 
 def test_a_materialization_uses_the_cluster_of_the_settings(cluster: OwnRay, tmp_path: Path) -> None:
-    """The tables are those of one process. Without the cluster, the run names it and says what helps."""
+    """The tables are those of one process."""
     source = {**readings_pipeline.DATASET["source"], "at_once": 2}
     first, *_, last = days(3)
     ray = {"pool": "ray", "ray_address": cluster.address, "pool_after_seconds": 0, "chunk_mib": 1e-6}
@@ -150,13 +138,6 @@ def test_a_materialization_uses_the_cluster_of_the_settings(cluster: OwnRay, tmp
         assert [one.success for one in results] == [True, True]
         digests.append([dict(place.main.digests(table)) for table in (READINGS, FEATURES)])
     assert digests[0] == digests[1]
-
-    away = {**ray, "ray_address": f"127.0.0.1:{_free_port()}"}
-    place_settings = Settings.model_validate({"home": tmp_path / "alone", **away})
-    place = Installation(tmp_path / "alone", readings_components(), place_settings)
-    said = str(failure_of(place.run(FEATURES, partition=first, last=last)))
-    assert f"Ray at {away['ray_address']} did not answer: " in said
-    assert "ML_ASSETS_POOL=processes" in said
 
 
 def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
