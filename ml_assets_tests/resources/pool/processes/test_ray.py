@@ -86,6 +86,7 @@ def test_results_come_in_order_and_a_killed_worker_changes_none(pool: RayPool, t
     assert found == [one**2 for one in range(7)]
 
 
+@pytest.mark.nightly
 def test_a_task_that_always_ends_its_worker_is_named(pool: RayPool, tmp_path: Path) -> None:
     with pytest.raises(WorkerDied, match=r"number 0 .* 3 times"):
         list(pool.map(square, squares(2, tmp_path, deaths=99)))
@@ -97,6 +98,7 @@ def test_a_failure_keeps_name_type_and_message(pool: RayPool, tmp_path: Path) ->
     assert isinstance(error.value.__cause__, LakeBusy)
 
 
+@pytest.mark.nightly
 def test_a_worker_computes_with_as_many_threads_as_the_run(pool: RayPool, tmp_path: Path) -> None:
     """The order of a sum of floats, and so its last bits, depends on their number."""
     assert list(pool.map(threads, squares(2, tmp_path))) == [pl.thread_pool_size()] * 2
@@ -150,6 +152,7 @@ def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
         assert "\n" not in str(error.value)
 
 
+@pytest.mark.nightly
 def test_a_cluster_that_is_lost_ends_the_range_by_name(tmp_path: Path) -> None:
     items = squares(6, tmp_path, seconds=120)
     items["number 0"] = replace(items["number 0"], seconds=0)
@@ -160,6 +163,7 @@ def test_a_cluster_that_is_lost_ends_the_range_by_name(tmp_path: Path) -> None:
             next(results)
 
 
+@pytest.mark.nightly
 def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
     """Before its first task: a changed comment is enough."""
     code = tmp_path / "code"
@@ -175,6 +179,7 @@ def test_a_worker_with_other_code_is_refused(tmp_path: Path) -> None:
     assert not list(marks.iterdir())
 
 
+@pytest.mark.nightly
 def test_a_worker_without_the_project_is_refused(tmp_path: Path) -> None:
     """Its `resources` is another package, which has no pool."""
     (tmp_path / "resources").mkdir()
