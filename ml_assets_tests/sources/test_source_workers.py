@@ -3,11 +3,15 @@
 import os
 from collections.abc import Mapping
 from datetime import date
+from email.message import Message
+from io import BufferedReader, FileIO
 from pathlib import Path
 from typing import Any
+from urllib.error import HTTPError
 
 import polars as pl
 
+from ml_assets.components.failures import OUT_OF_REACH
 from ml_assets.data.sources.kinds import open_source, read_partitions
 from ml_assets.data.sources.protocol import PartitionOpen, SourceTable
 from ml_assets.data.sources.python_source import PythonSource
@@ -33,6 +37,11 @@ def read_orders(first: date) -> pl.DataFrame:
 def read_processes(first: date) -> pl.DataFrame:
     """Return the process that reads a day."""
     return orders_table.day(first.isoformat(), rows=1).with_columns(order=pl.lit(os.getpid(), pl.Int64))
+
+
+def read_busy(first: date) -> pl.DataFrame:
+    """Ask a server that is busy. The error holds its open answer, which cannot be pickled."""
+    raise HTTPError("http://orders", 503, "busy", Message(), BufferedReader(FileIO(os.devnull)))
 
 
 def _require_closed(key: str) -> None:
@@ -68,6 +77,16 @@ def _facts(one: MadePartition) -> Mapping[str, Any]:
         "stored": one.ready and one.ready.stored,
         "undated": one.ready and one.ready.undated and one.ready.undated.frame.height,
     }
+
+
+def test_a_busy_server_is_out_of_reach_for_any_pool(tmp_path: Path) -> None:
+    """So the step is tried again."""
+    section = PythonSource(function=f"{HERE}.read_busy", at_once=2)
+    spec, keys = orders_table.spec(), orders_table.keys(2)
+    for pool in ({"pool": "in-process"}, {"pool_workers": 2}):
+        made = list(read_by_workers(_platform(tmp_path, **pool), section, TABLE, spec, keys, _require_closed))
+        assert all("HTTPError: HTTP Error 503: busy" in one.failed for one in made)
+        assert all(isinstance(one.cause, OUT_OF_REACH) for one in made)
 
 
 def test_a_source_is_read_by_as_many_as_it_allows(tmp_path: Path) -> None:

@@ -15,7 +15,7 @@ import pickle
 import sys
 import traceback
 from collections.abc import Callable, Generator, Mapping
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
@@ -258,9 +258,23 @@ def _named(path: str) -> Callable[..., Any]:
 
 
 def portable(error: BaseException | None) -> Exception | None:
-    """Return `error` as it arrives elsewhere; None if its type cannot be pickled and read again, or ends a process."""
+    """Return `error` as it arrives elsewhere.
+
+    An error that cannot be pickled and read again becomes one of its nearest base that can, with the same message: by
+    its base, a failed connection is tried again. Without such a base, and for an error that ends a process: None.
+    """
+    if not isinstance(error, Exception):
+        return None
     try:
         found = pickle.loads(pickle.dumps(error))
         return found if isinstance(found, Exception) else None
     except Exception:  # an `__init__` of other arguments raises anything
-        return None
+        return _as_base(error)
+
+
+def _as_base(error: Exception) -> Exception | None:
+    for base in type(error).__mro__[1:]:
+        if issubclass(base, Exception) and base is not Exception:  # which says no more than None
+            with suppress(Exception):
+                return pickle.loads(pickle.dumps(base(_said(error))))
+    return None

@@ -33,6 +33,13 @@ class TwoWordsNeeded(Exception):
         super().__init__(f"{first} {second}")
 
 
+class PortSilent(ConnectionError):
+    """The same for an error by whose base a run is tried again."""
+
+    def __init__(self, port: int, *, host: str) -> None:
+        super().__init__(f"{host}:{port} does not answer")
+
+
 def square(work: Work) -> tuple[int, int]:
     """Return the square of the number, and the id of the process."""
     mark = work.folder / f"{work.number}-{os.getpid()}-{time.monotonic_ns()}"
@@ -45,6 +52,8 @@ def square(work: Work) -> tuple[int, int]:
             raise LakeBusy("the lake is busy")
         case "words":
             raise TwoWordsNeeded("no", "rows")
+        case "silent":
+            raise PortSilent(5432, host="warehouse")
         case "memory":
             held = bytearray(400_000_000)
             raise RuntimeError("no table") from MemoryError(f"beside {len(held)} bytes")

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from ml_assets.components.failures import final_unless_transient
 from ml_assets_tests.resources.pool.tasks import (
     TwoWordsNeeded,
     Work,
@@ -40,6 +41,7 @@ from resources.pool import (
 from resources.pool.exchange import folder_exchange
 from resources.pool.processes import ProcessPool
 from resources.pool.shared import Shared
+from resources.settings import Settings
 
 ROOT = Path(__file__).parents[3]
 
@@ -147,6 +149,18 @@ def test_an_error_that_cannot_travel_keeps_its_name(pool: ProcessPool, tmp_path:
     with pytest.raises(TaskFailed) as here:
         list(ThisProcess().map(square, squares(1, tmp_path, fault="words")))
     assert isinstance(here.value.__cause__, TwoWordsNeeded)
+
+
+@pytest.mark.parametrize("where", ["here", "workers"])
+def test_a_silent_server_is_one_for_any_pool(where: str, pool: ProcessPool, tmp_path: Path) -> None:
+    """A step is tried again by the type of the cause, also if only its base leaves the worker."""
+    with (
+        pytest.raises(TaskFailed, match="number 0: PortSilent: warehouse:5432 does not answer") as error,
+        final_unless_transient(Settings(home=tmp_path)),
+    ):
+        list((ThisProcess() if where == "here" else pool).map(square, squares(2, tmp_path, fault="silent")))
+    assert isinstance(error.value.__cause__, ConnectionError)
+    assert str(error.value.__cause__) == "warehouse:5432 does not answer"
 
 
 def test_a_function_that_no_worker_can_import_is_refused(pool: ProcessPool, tmp_path: Path) -> None:
