@@ -147,8 +147,11 @@ def run_here(function: Callable[[Item], Result], name: str, item: Item) -> Resul
     """Return the result of a task in this process. Raises `TaskFailed`."""
     try:
         return function(item)
-    except (Exception, SystemExit) as error:  # the author's `sys.exit` ends his task, not the run
-        raise TaskFailed(name, type(error).__name__, _said(error)) from error
+    except BaseException as error:
+        # The author's `sys.exit` ends his task, not the run. A panic of polars is no `Exception`.
+        if isinstance(error, Exception | SystemExit) or type(error).__name__ == "PanicException":
+            raise TaskFailed(name, type(error).__name__, _said(error)) from error
+        raise
 
 
 def import_path(function: Callable[..., Any]) -> str:

@@ -57,6 +57,10 @@ def square(work: Work) -> tuple[int, int]:
         case "memory":
             held = bytearray(400_000_000)
             raise RuntimeError("no table") from MemoryError(f"beside {len(held)} bytes")
+        case "panic":
+            from polars.exceptions import PanicException
+
+            raise PanicException("index out of bounds")
         case "exit":
             sys.exit(0)
         case _:

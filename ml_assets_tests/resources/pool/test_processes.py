@@ -116,12 +116,17 @@ def test_a_failure_names_its_task_and_keeps_type_and_message(
 
 
 @pytest.mark.parametrize("where", ["here", "workers"])
-def test_a_task_that_exits_ends_no_run(where: str, pool: ProcessPool, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("fault", "said"), [("exit", "SystemExit: 0"), ("panic", "PanicException: index out of bounds")]
+)
+def test_a_task_that_exits_or_panics_ends_no_run(
+    fault: str, said: str, where: str, pool: ProcessPool, tmp_path: Path
+) -> None:
     """With code 0 a run would end as if it had succeeded, without its other partitions."""
     items = squares(3, tmp_path)
-    items["number 1"] = replace(items["number 1"], fault="exit")
+    items["number 1"] = replace(items["number 1"], fault=fault)
     found: list[int] = []
-    with pytest.raises(TaskFailed, match="number 1: SystemExit: 0"):
+    with pytest.raises(TaskFailed, match=f"number 1: {said}"):
         found.extend(number for number, _ in (ThisProcess() if where == "here" else pool).map(square, items))
     assert found == [0]
 
