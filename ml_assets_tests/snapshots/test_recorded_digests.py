@@ -40,6 +40,7 @@ def outcome(
     folder: Path,
     values: int | None = None,
     pool: PartitionPool = HERE,
+    here: PartitionPool | None = None,
     exchange: OpenExchange = folder_exchange,
 ) -> str:
     one = random_table(seed)
@@ -58,7 +59,7 @@ def outcome(
         into=into,
         shard_bytes=one.shard_bytes,
         pool=pool,
-        here=pool,
+        here=here or pool,
         exchange=exchange,
     )
     assert [path.name for path in into.iterdir()] == [snapshot.folder.name]

@@ -6,7 +6,7 @@ import shutil
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,11 +18,15 @@ from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, days
 from ml_assets_tests.resources.pool.tasks import square, squares, threads
+from ml_assets_tests.snapshots.random_tables import KINDS
+from ml_assets_tests.snapshots.test_recorded_digests import RECORDED, outcome, seeds_of
 from ml_assets_tests.tables.deadly_features import KILLS, made
 from resources.addresses import Address
+from resources.artifacts import FolderArtifacts
 from resources.lake import LakeBusy
 from resources.platform import Platform
-from resources.pool import PoolRefused, PoolUnavailable, TaskFailed, WorkerDied, WorkerHasOtherCode
+from resources.pool import HERE, PoolRefused, PoolUnavailable, TaskFailed, WorkerDied, WorkerHasOtherCode
+from resources.pool.exchange import Exchange, folder_exchange, store_exchange
 from resources.pool.own_ray import OwnRay, own_ray
 from resources.pool.ray_pool import RayPool
 from resources.settings import Settings
@@ -127,6 +131,25 @@ def test_features_are_the_same_objects_with_every_pool(
     assert objects(deaths=2, **ray) == alone
 
 
+@pytest.mark.nightly
+@pytest.mark.parametrize("way", ["folder", "store"])
+def test_a_training_set_is_the_same_files(cluster: OwnRay, kills: Path, tmp_path: Path, way: str) -> None:
+    """Those that the builder in memory wrote, of rows, lists, weights, blobs and refusals.
+
+    By way of the artifacts' storage, as for workers of other machines, the shards are written in this process.
+    """
+
+    def store(_: Path) -> AbstractContextManager[Exchange]:
+        return store_exchange(FolderArtifacts(tmp_path / "store"), tmp_path / "cache")
+
+    pool = _pool(cluster)
+    shards, exchange = (pool, folder_exchange) if way == "folder" else (HERE, store)
+    for seed in (seeds_of(kind)[0] for kind in KINDS):
+        found = outcome(seed, tmp_path / str(seed), pool=pool, here=shards, exchange=exchange)
+        assert found == RECORDED[str(seed)]
+
+
+@pytest.mark.nightly
 def test_a_materialization_uses_the_cluster_of_the_settings(cluster: OwnRay, tmp_path: Path) -> None:
     """The tables are those of one process."""
     source = {**readings_pipeline.DATASET["source"], "at_once": 2}
