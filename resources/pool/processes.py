@@ -28,6 +28,9 @@ from resources.pool.schedule import TaskLost, mapped
 
 _START_SECONDS = 60.0
 """Seconds for which a worker may start before it is left alone at the end of the tasks."""
+_LOOK_SECONDS = 0.3
+"""Seconds between two looks for Ctrl-C. polars' handler of SIGINT lets the system continue a wait, so Ctrl-C would wait
+for the end of a task."""
 
 
 class ProcessPool:
@@ -131,7 +134,9 @@ class _Processes:
         return min(self._slots, key=lambda one: len(one.calls)).start(call)
 
     def wait(self, handles: Collection[_Running]) -> Collection[_Running]:
-        done = wait([one.future for one in handles], return_when=FIRST_COMPLETED).done
+        done: set[Future[TaskOutcome]] = set()
+        while not done:
+            done = wait([one.future for one in handles], _LOOK_SECONDS, FIRST_COMPLETED).done
         return [one for one in handles if one.future in done]
 
     def answer(self, handle: _Running) -> TaskOutcome:

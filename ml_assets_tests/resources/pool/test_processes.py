@@ -295,6 +295,19 @@ def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
     _wait(lambda: not any(map(_lives, workers)))
 
 
+def test_ctrl_c_does_not_wait_for_a_task(tmp_path: Path) -> None:
+    """The tasks in progress end, and no other begins."""
+    script = tmp_path / "script.py"
+    script.write_text(_SCRIPT)
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    run = subprocess.Popen([sys.executable, script, marks, "60"], env=_environment(), stderr=subprocess.PIPE)
+    _wait(lambda: len(list(marks.iterdir())) == 2)
+    run.send_signal(signal.SIGINT)
+    assert b"KeyboardInterrupt" in run.communicate()[1]
+    assert len(list(marks.iterdir())) == 2
+
+
 def _environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT)}
 
