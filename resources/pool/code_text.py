@@ -15,14 +15,19 @@ _PACKAGES = ("ml_assets", "resources")
 _LIBRARIES = ("polars", "pyarrow")
 
 
-@cache
-def code_here() -> Mapping[str, str]:
-    """Return name → version of all code that a task needs. Reads the files once in a process, and imports nothing."""
+def code_now() -> Mapping[str, str]:
+    """Return name → version of all code that a task needs. Reads the files, and imports nothing."""
     return {
         **{name: _text_digest(name) for name in _PACKAGES},
         "python": python_version(),
         **{name: metadata.version(name) for name in _LIBRARIES},
     }
+
+
+@cache
+def code_here() -> Mapping[str, str]:
+    """Return `code_now` at the first call of this process."""
+    return code_now()
 
 
 def _text_digest(package: str) -> str:

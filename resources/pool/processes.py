@@ -24,6 +24,7 @@ from resources.pool import (
     failed_outcome,
     run_call,
 )
+from resources.pool.code_text import code_here
 from resources.pool.schedule import TaskLost, mapped
 
 _START_SECONDS = 60.0
@@ -41,6 +42,7 @@ class ProcessPool:
         `schedule.begun_here`."""
         self._workers = workers or len(os.sched_getaffinity(0))
         self._seconds_here = seconds_here
+        code_here()  # while the files are those that this process imports
 
     def map(
         self,

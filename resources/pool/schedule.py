@@ -4,6 +4,8 @@ A range begins in the process of the caller, because workers take seconds to sta
 took long, and the rest will take as long again. Not here: processes and Ray, which implement `Workers`.
 """
 
+import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -23,6 +25,9 @@ from resources.pool import (
     import_path,
     run_here,
 )
+from resources.pool.code_text import code_here, code_now
+
+_log = logging.getLogger(__name__)
 
 ATTEMPTS = 3
 """Workers that a task may end before the run gives up."""
@@ -69,10 +74,17 @@ def mapped(
     seconds_here: float,
     workers_for: Callable[[int], AbstractContextManager[Workers[Any]]],
 ) -> Generator[Result]:
-    """Yield the results of all items: of the first in this process, of the rest by the workers for their number."""
+    """Yield the results of all items: of the first in this process, of the rest by the workers for their number.
+
+    If a file of the code was edited since this process read it, workers would import other code: all tasks run here.
+    """
     import_path(function)  # refuse it also if all tasks run here
     left = yield from begun_here(function, items, seconds_here)
     if not left:
+        return
+    if code_now() != code_here():
+        _log.warning("the code was edited since this run began, so no worker helps: it would import the edit")
+        yield from begun_here(function, left, math.inf)
         return
     call_for = partial(call_of, function, handover)
     with workers_for(len(left)) as workers, closing(in_order(call_for, left, workers)) as results:

@@ -10,6 +10,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -293,6 +294,35 @@ def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
     run.send_signal(signal.SIGKILL)
     run.communicate()
     _wait(lambda: not any(map(_lives, workers)))
+
+
+_EDIT = """
+from pathlib import Path
+from ml_assets import author
+from resources.pool.processes import ProcessPool
+
+pool = ProcessPool(2, 0)
+Path(author.__file__).write_text("def version(number): return 2")
+print(list(pool.map(author.version, {"a": 1, "b": 2})))
+"""
+
+
+def test_an_edit_in_the_middle_of_a_run_changes_no_result(tmp_path: Path) -> None:
+    """Records of the run name the code that it began with. A worker would import the edit."""
+    copytree(ROOT / "resources", tmp_path / "resources")
+    (tmp_path / "ml_assets").mkdir()
+    (tmp_path / "ml_assets" / "__init__.py").touch()
+    (tmp_path / "ml_assets" / "author.py").write_text("def version(number): return 1")
+    script = tmp_path / "script.py"
+    script.write_text(_EDIT)
+    done = subprocess.run(
+        [sys.executable, script],
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines() == ["[1, 1]"]
 
 
 def test_ctrl_c_does_not_wait_for_a_task(tmp_path: Path) -> None:
