@@ -2,6 +2,7 @@
 
 import multiprocessing
 import os
+import pickle
 import signal
 import sys
 import threading
@@ -119,7 +120,8 @@ class _Running:
 
     slot: "_Slot"
     call: Call
-    future: Future[TaskOutcome]
+    future: Future[bytes]
+    """The pickled outcome."""
     executor: ProcessPoolExecutor
     began: bool = True
     """False if the process died while another call ran there."""
@@ -136,7 +138,7 @@ class _Processes:
         return min(self._slots, key=lambda one: len(one.calls)).start(call)
 
     def wait(self, handles: Collection[_Running]) -> Collection[_Running]:
-        done: set[Future[TaskOutcome]] = set()
+        done: set[Future[bytes]] = set()
         while not done:
             done = wait([one.future for one in handles], _LOOK_SECONDS, FIRST_COMPLETED).done
         return [one for one in handles if one.future in done]
@@ -182,12 +184,12 @@ class _Slot:
 
     def answer(self, handle: _Running) -> TaskOutcome:
         try:
-            return handle.future.result()
+            return pickle.loads(handle.future.result())
         except BrokenProcessPool as error:
             if handle.executor is self._executor:
                 self._begin_again()
             raise TaskLost("its process was killed", began=handle.began) from error
-        except Exception as error:  # of a result that cannot be pickled
+        except Exception as error:  # of a result that cannot be pickled, or not be read here
             return failed_outcome(handle.call, error, error)
         finally:
             self.calls.remove(handle)
@@ -204,8 +206,9 @@ class _Slot:
         self._executor.shutdown(cancel_futures=True)
 
 
-def _run(call: Call) -> TaskOutcome:
-    return run_call(call, f"process {os.getpid()}")
+def _run(call: Call) -> bytes:
+    # An answer that the executor cannot read would look like a dead worker.
+    return pickle.dumps(run_call(call, f"process {os.getpid()}"))
 
 
 def _end_with_parent() -> None:

@@ -1,5 +1,6 @@
 """Tasks of these tests: a worker imports them from here."""
 
+import importlib
 import os
 import signal
 import sys
@@ -52,6 +53,9 @@ def square(work: Work) -> tuple[int, int]:
             raise LakeBusy("the lake is busy")
         case "words":
             raise TwoWordsNeeded("no", "rows")
+        case "vendored":
+            sys.path.insert(0, str(work.folder.parent))
+            raise importlib.import_module("vendored_client").Down("no answer")
         case "silent":
             raise PortSilent(5432, host="warehouse")
         case "memory":

@@ -148,6 +148,16 @@ def test_a_result_that_cannot_leave_its_worker_names_its_task(pool: ProcessPool,
         list(pool.map(lock, squares(2, tmp_path)))
 
 
+def test_an_error_that_only_a_worker_can_import_is_no_dead_worker(pool: ProcessPool, tmp_path: Path) -> None:
+    """The task that found a folder for `sys.path` fails by name, and once."""
+    (tmp_path / "vendored_client.py").write_text("class Down(Exception): pass")
+    marks = tmp_path / "marks"
+    marks.mkdir()
+    with pytest.raises(TaskFailed, match="number 0: ModuleNotFoundError: No module named 'vendored_client'"):
+        list(pool.map(square, squares(2, marks, fault="vendored")))
+    assert len(list(marks.glob("0-*"))) == 1
+
+
 def test_an_error_that_cannot_travel_keeps_its_name(pool: ProcessPool, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="number 0: TwoWordsNeeded: no rows") as error:
         list(pool.map(square, squares(2, tmp_path, fault="words")))
