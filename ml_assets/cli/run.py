@@ -84,6 +84,8 @@ def launch(target: str, partitions: str | None, resources: str | None) -> None:
         shown = [f"{name} {_short(facts[name])}{_beside(facts, name)}" for name in SHOWN if name in facts]
         if shown:
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
+        if "naive" in facts:
+            say(f"    naive: {facts['naive']}")
     for key, text in finished.observed.items():
         say(f"  {key.to_user_string()}: {text}")
     for report in {one["report_file"]: None for one in finished.metadata.values() if "report_file" in one}:

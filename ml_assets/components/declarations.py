@@ -26,6 +26,7 @@ from ml_assets.components.metadata import (
     LABELS,
     NAMED_COLUMNS,
     PARTITION_DATE,
+    PREDICTED_AT,
     SENSITIVE,
 )
 from ml_assets.dagster_host.yaml_documents import from_yaml
@@ -189,6 +190,7 @@ def column_faults(
     labels: Sequence[str] = facts.get(LABELS, ())
     sensitive: Sequence[str] = facts.get(SENSITIVE, ())
     partition_date: str = facts.get(PARTITION_DATE, "")
+    predicted_at: str = facts.get(PREDICTED_AT, "")
     for metadata in asset.metadata_by_key.values():
         is_class: bool = metadata.get(LABEL_IS_CLASS, False)
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
@@ -197,6 +199,7 @@ def column_faults(
                 _fault(key, column, dtypes, labels, read, is_class=is_class)
                 or _shown(key, column, sensitive, read, is_class=is_class)
                 or _other_partitions(key, column, partition_date, read)
+                or _other_moment(key, column, predicted_at, read)
             )
             if fault:
                 yield key, fault
@@ -278,6 +281,16 @@ def _other_partitions(key: str, column: str, partition_date: str, read: str) -> 
     return ""
 
 
+def _other_moment(key: str, column: str, predicted_at: str, read: str) -> str:
+    """Return the reason if the naive baseline would know labels of another moment than that of the prediction."""
+    if key == "evaluation.baseline.predicted_at" and predicted_at and column != predicted_at:
+        return (
+            f"names '{column}' in {key}, and rows of {read} are predicted at '{predicted_at}': the naive model could "
+            f"know later labels. Name '{predicted_at}'"
+        )
+    return ""
+
+
 _SHOWN = {
     "evaluation.slices": "Slice by",
     "evaluation.bias": "Compare the groups of",
@@ -307,7 +320,7 @@ def _fault(
     """Return the reason why `key` cannot name `column`; empty if it can."""
     if column not in dtypes:
         return f"names '{column}' in {key}, which is not a column of {read}{did_you_mean(column, dtypes)}"
-    if column in labels and (key in _INPUTS or key == "evaluation.baseline.groups"):
+    if column in labels and (key in _INPUTS or key.startswith("evaluation.baseline.")):
         return (
             f"names '{column}' in {key}, and {read} lists it in `labels`: it is unknown when the model predicts. "
             f"Remove it from {key}"

@@ -24,7 +24,14 @@ from ml_assets.components.base import (
     lookback_mapping,
 )
 from ml_assets.components.checks.leakage import leakage_check
-from ml_assets.components.metadata import INPUT_CADENCES, LABELS, NAMED_COLUMNS, PARTITION_DATE, SENSITIVE
+from ml_assets.components.metadata import (
+    INPUT_CADENCES,
+    LABELS,
+    NAMED_COLUMNS,
+    PARTITION_DATE,
+    PREDICTED_AT,
+    SENSITIVE,
+)
 from ml_assets.components.scaffold.scaffolders import FeatureTableScaffolder
 from ml_assets.components.specs import FeatureTableSpec, InputSection, OnlineSection
 from ml_assets.dagster_host.steps import log_materializations
@@ -89,6 +96,7 @@ class FeatureTable(SpecComponent):
             LABELS: list(spec.labels),
             NAMED_COLUMNS: spec.input_columns,
             PARTITION_DATE: spec.partition_date,
+            PREDICTED_AT: spec.predicted_at,
             INPUT_CADENCES: {one.table: one.cadence for one in spec.inputs if one.cadence is not None},
         }
         facts |= {SENSITIVE: [name for name in spec.contract.names if spec.contract.hides(name)]}

@@ -305,6 +305,7 @@ def _evaluation_page(evaluated: EvaluatedModel, report: Report, platform: Platfo
         "summary": dg.MetadataValue.md(summary_markdown(report)),
         "decision": evaluated.status,
         "why": evaluated.summary,
+        **({} if report.naive is None else {"naive": report.naive.chosen}),
     }
     below = {
         "evaluation": evaluation_name(evaluated.evaluation),

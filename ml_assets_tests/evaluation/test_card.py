@@ -6,7 +6,8 @@ from ml_assets.foundation.reports.page import Bullets, Chapter, Grid, WrittenPag
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.report.card import Release, model_card
-from ml_assets.model.evaluation.report_document import Report, SplitRows
+from ml_assets.model.evaluation.report.report import render
+from ml_assets.model.evaluation.report_document import NaiveChoice, NaiveGuess, Report, SplitRows
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from ml_assets_tests.evaluation.test_report import make_report
 
@@ -55,6 +56,23 @@ def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:
     assert "is worse than" in said(1, -0.1)
     assert "is worse than" not in said(30, -0.1)
     assert "is worse than" in said(30, -0.3)
+
+
+def test_naive_guesses_are_listed_with_the_best_one(report: Report) -> None:
+    guesses = (
+        NaiveGuess(name="mean by shop", value=0.71),
+        NaiveGuess(name="last known label of shop", value=0.62),
+        NaiveGuess(name="last known label of shop on the same weekday", value=None),
+    )
+    choice = NaiveChoice(metric="logloss", rows=300, guesses=guesses, chosen=guesses[1].name)
+    with_choice = report.model_copy(update={"naive": choice})
+    (chapter,) = [one for one in model_card(with_choice).chapters if one.title == "Naive guesses"]
+    (grid,) = chapter.blocks
+    assert isinstance(grid, Grid)
+    assert [row[0] for row in grid.rows] == [one.name for one in guesses]
+    assert [row[2] for row in grid.rows] == ["", "naive baseline", ""]
+    assert chapter.note.startswith("on 300 validation rows")
+    assert "last known label of shop on the same weekday" in render(with_choice)
 
 
 def test_days_and_moments_are_written_for_people(report: Report) -> None:

@@ -37,7 +37,7 @@ def cell(
 def decision(*gates: dict[str, Any], cells: list[Cell], champion: Champion | None = CHAMPION) -> GateDecision:
     named = [{"name": f"rule {index}", "metric": "auc"} | gate for index, gate in enumerate(gates, start=1)]
     spec = EvaluationSpec.model_validate({"objective": "binary", "slices": ["carrier"], "gates": named})
-    return decide(spec, cells, champion)
+    return decide(spec, cells, champion, guess="last known label of shop")
 
 
 @pytest.mark.parametrize(
@@ -108,6 +108,13 @@ def test_first_model_is_decided_by_the_baseline_it_names() -> None:
     assert found.status == "blessed"
     assert [rule.status for rule in found.rules] == ["not_applicable", "passed"]
     assert "first model" in found.rules[0].explanation
+
+
+def test_a_gate_says_what_the_naive_baseline_predicts() -> None:
+    gates = [{"better_than": "baseline"}, {"better_than": "champion"}]
+    against_naive, against_champion = decision(*gates, cells=[cell(0.02, 0.01)]).rules
+    assert "over the naive baseline (last known label of shop) is" in against_naive.explanation
+    assert "shop" not in against_champion.explanation
 
 
 @pytest.mark.parametrize(

@@ -107,6 +107,27 @@ class ComparedModel(Document):
     """Metric → improvement of the challenger over this model; positive if the challenger is better."""
 
 
+class NaiveGuess(Document):
+    """A simple guess."""
+
+    name: str
+    """Prediction in words, such as `last known label of shop`."""
+    value: float | None
+    """Metric on the validation rows; None if it is not defined or not finite."""
+
+
+class NaiveChoice(Document):
+    """Simple guesses on the validation rows, and the one that is the naive baseline."""
+
+    metric: str
+    rows: int
+    """Validation rows."""
+    guesses: tuple[NaiveGuess, ...]
+    """The mean of a group first, then last known labels of an entity."""
+    chosen: str
+    """Name of the best."""
+
+
 class WorstSlice(Document):
     """Rows on which the challenger is worse than on all others."""
 
@@ -225,6 +246,8 @@ class Report(Document):
     evaluation: Evaluation
     compared: tuple[ComparedModel, ...] = ()
     """Other registered models on the same holdout. No gate uses them."""
+    naive: NaiveChoice | None = None
+    """Choice of the naive baseline; None if the pipeline names no entity (`baseline.entity`)."""
     thresholds: ThresholdTable | None = None
     """Thresholds with their costs; None if the pipeline declares no `costs`."""
     worst_slices: WorstSlices | None = None

@@ -253,13 +253,41 @@ class OwnMetricSection(Section):
 
 
 class BaselineSpec(Section):
-    """The naive model to beat: the training rows' mean label (or quantile) per group, or the share of each class."""
+    """The naive model to beat: the mean label (or quantile, or share of each class) of a group of training rows. With
+    `entity` also the entity's last known label, that of the same season, and means of its last labels; the strongest
+    on the validation rows counts."""
 
     groups: tuple[str, ...] = ()
     """Columns, coarse to fine; each level shrinks towards the one before. Empty: one mean for all."""
     prior_rows: float | None = Field(default=None, gt=0)
     """Rows that the parent's mean counts as. A group with this number of rows is half its own mean and half its
     parent's. Not given: chosen on the validation rows, from 1 to 1000, and named in the report."""
+    entity: tuple[str, ...] | None = None
+    """Columns that together name what a row is about, such as a shop and a product: rows with equal ones are a series.
+    `[]`: all rows are one series. Not given: only groups are compared."""
+    predicted_at: str = "predicted_at"
+    """Column with the moment of prediction (UTC), as the feature table declares it. With `entity`, a label counts for a
+    row if it was known by then (`features.label_known_at`)."""
+
+    @model_validator(mode="after")
+    def _moments_are_of_entities(self) -> Self:
+        # Not `model_fields_set`: a stored section has all its keys.
+        if self.entity is None and self.predicted_at != type(self).model_fields["predicted_at"].default:
+            raise ValueError(
+                "predicted_at is for baseline.entity, which is not given: add entity, or remove it"
+            )
+        return self
+
+    @property
+    def history_columns(self) -> tuple[str, ...]:
+        """Columns that tell which labels a row's entity had by then; empty without `entity`."""
+        return () if self.entity is None else (*self.entity, self.predicted_at)
+
+    def deciding(self) -> dict[str, Any]:
+        """Return the settings as JSON values. Without `entity`, as evaluations recorded them before there was one."""
+        return self.model_dump(
+            mode="json", exclude={"entity", "predicted_at"} if self.entity is None else None
+        )
 
 
 _DECIDING = (
@@ -315,7 +343,7 @@ class EvaluationSpec(Section):
     seed: Seed = 0
     """Seed of the redraws: the same holdout and predictions give the same intervals."""
     baseline: BaselineSpec = BaselineSpec()
-    """Groups of the naive baseline."""
+    """Groups of the naive baseline, and the entity whose last labels it may repeat."""
     on_incomparable: Literal["undecided", "reject", "ignore"] = "undecided"
     """The decision if the champion cannot score this holdout, because a column it reads was dropped or it has
     another objective: `undecided`, `reject`, or `ignore`, which decides as if no version were in production."""
@@ -417,6 +445,7 @@ class EvaluationSpec(Section):
             "metrics": [one for one in self.metrics if one.facts.name in metrics],
         }
         decides = self.model_dump(mode="json", include=set(_DECIDING))
+        decides["baseline"] = self.baseline.deciding()
         return decides | {
             name: [one.model_dump(mode="json") for one in some] for name, some in named.items() if some
         }
@@ -428,7 +457,7 @@ class EvaluationSpec(Section):
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """Columns that a holdout needs in addition to the label: block, list, slices, baseline groups; each once."""
+        """Columns that a holdout needs in addition to the label: block, list, slices, baseline; each once."""
         return tuple(
             dict.fromkeys(
                 (
@@ -436,6 +465,7 @@ class EvaluationSpec(Section):
                     *([self.group] if self.group is not None else []),
                     *(one.column for one in self.sliced_by),
                     *self.baseline.groups,
+                    *self.baseline.history_columns,
                     *(one.group for one in self.metrics if one.group is not None),
                     *(one.column for one in self.bias),
                 )

@@ -20,9 +20,11 @@ from ml_assets.model.evaluation.comparison.baseline import naive_baseline
 from ml_assets.model.evaluation.comparison.holdout_rows import few_places, places_of_few_lists
 from ml_assets.model.evaluation.comparison.reference import AT_ONCE, most_rows_to_fit, reference_model
 from ml_assets.model.evaluation.evaluation_document import TextFigures
+from ml_assets.model.evaluation.report_document import NaiveChoice
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import counted_models
 from ml_assets.model.steps.champion import MeasuredRows, with_class_ids
+from ml_assets.model.steps.naive import naive_of
 from ml_assets.model.steps.spec import PipelineSpec
 
 
@@ -31,9 +33,13 @@ class Comparators:
     """Baseline and reference on the rows of a holdout."""
 
     baseline_name: str
+    guess: str = ""
+    """Prediction of the baseline in words, for the sentence of a gate; empty if rows are texts."""
     reference_name: str
     predictions: dict[str, NDArray[np.float64]]
     """`baseline` and `reference`."""
+    naive: NaiveChoice | None = None
+    """Choice of the baseline; None without an entity."""
     texts: TextFigures | None = None
     """Losses of single tokens, if rows are texts."""
 
@@ -75,13 +81,15 @@ def fitted_comparators(
         return with_class_ids(frame, asked.label, asked.classes)
 
     listed = [] if group is None else [group]
-    baseline = naive_baseline(
+    validated = numbered(rows["validation"].read([*grouped, *listed]))
+    means = naive_baseline(
         map(numbered, rows["train"].by_partition(grouped)),
-        numbered(rows["validation"].read([*grouped, *listed])),
+        validated,
         spec.evaluation.baseline,
         spec.evaluation.objective,
         **roles,
     )
+    naive = naive_of(spec, rows, means, validated, measured)
     inputs = [column.name for column in (*fitted.numeric, *fitted.categorical)]
     most = most_rows_to_fit(len(inputs))
     train, validation = rows["train"], rows["validation"]
@@ -101,10 +109,12 @@ def fitted_comparators(
     # Parts as large as those of `predict`, whose sums depend on them in the last digit.
     parts = rows["holdout"].parts(inputs, AT_ONCE)
     return Comparators(
-        baseline_name=baseline.name,
+        baseline_name=means.name if naive is None else naive.model.name,
+        guess=means.guess if naive is None else naive.model.choice.chosen,
         reference_name=reference.name,
+        naive=None if naive is None else naive.model.choice,
         predictions={
-            "baseline": baseline.predict(measured.holdout),
+            "baseline": means.predict(measured.holdout) if naive is None else naive.predictions,
             "reference": np.concatenate([reference.predict(part) for part in parts]),
         },
     )

@@ -115,6 +115,7 @@ def _score(
         weight=weight,
         classes=classes,
         baseline_name=beside.baseline_name,
+        guess=beside.guess,
         reference_name=beside.reference_name,
         texts=beside.texts,
         serving=serving_cost_of(
@@ -147,6 +148,7 @@ def _score(
         model=_model_facts(spec, training_set),
         evaluation=measured,
         compared=tuple(compared_models(spec, platform, measured_rows, predictions["challenger"])),
+        naive=beside.naive,
         thresholds=None
         if spec.evaluation.costs is None
         else threshold_table(

@@ -222,6 +222,10 @@ class PipelineSpec(Section):
             "evaluation.group": (measured.group,) if measured.group is not None else (),
             "evaluation.slices": tuple(one.column for one in measured.sliced_by),
             "evaluation.baseline.groups": measured.baseline.groups,
+            "evaluation.baseline.entity": measured.baseline.entity or (),
+            "evaluation.baseline.predicted_at": (
+                () if measured.baseline.entity is None else (measured.baseline.predicted_at,)
+            ),
             "evaluation.metrics": tuple(one.group for one in measured.metrics if one.group is not None),
             "evaluation.bias": tuple(one.column for one in measured.bias),
             "release.canary.by": self.release.canary.by if self.release.canary else (),

@@ -10,6 +10,7 @@ from typing import Self
 
 import numpy as np
 import polars as pl
+from numpy.typing import NDArray
 
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import lists_of
@@ -141,16 +142,24 @@ def _added_up(frame: pl.DataFrame, keys: Sequence[str]) -> pl.DataFrame:
     machine to machine.
     """
     summed = [name for name in (_SUM, _WEIGHT) if name in frame.columns]
-    found, number = pl.DataFrame(), np.zeros(frame.height, dtype=np.intp)
-    if keys:
-        found = frame.select(keys).unique(maintain_order=True)
-        numbered = found.with_row_index(_NUMBER)
-        joined = frame.select(keys).join(
-            numbered, on=list(keys), how="left", maintain_order="left", nulls_equal=True
-        )
-        number = joined.get_column(_NUMBER).to_numpy()
+    found, number = group_numbers(frame, keys)
     sums = (pl.Series(name, np.bincount(number, frame[name].to_numpy())) for name in summed)
     return pl.DataFrame([*found.iter_columns(), *sums])
+
+
+def group_numbers(frame: pl.DataFrame, keys: Sequence[str]) -> tuple[pl.DataFrame, NDArray[np.intp]]:
+    """Return the different `keys` of `frame` in the order of their first rows, and the number of each row's, `[rows]`.
+
+    Numbers begin at 0; nulls are equal. Without keys, all rows have the number 0, and the frame is empty.
+    """
+    if not keys:
+        return pl.DataFrame(), np.zeros(frame.height, dtype=np.intp)
+    found = frame.select(keys).unique(maintain_order=True)
+    numbered = found.with_row_index(_NUMBER)
+    joined = frame.select(keys).join(
+        numbered, on=list(keys), how="left", maintain_order="left", nulls_equal=True
+    )
+    return found, joined.get_column(_NUMBER).to_numpy().astype(np.intp)
 
 
 @dataclass(frozen=True)
@@ -201,14 +210,22 @@ class GroupMeans:
         return means
 
     @property
-    def name(self) -> str:
-        """Name in a report, with the prior; says if the prior was chosen on validation rows."""
+    def guess(self) -> str:
+        """Prediction in words, with the prior: `mean by shop, prior of 5 rows`."""
         value = "mean" if self.quantile is None else f"{self.quantile:g} quantile"
         if not self.groups:
-            return f"naive baseline ({value})"
-        rows = f"{self.prior_rows:g} row{'' if self.prior_rows == 1 else 's'}"
-        source = ", chosen on validation" if self.chosen else ""
-        return f"naive baseline ({value} by {' and '.join(self.groups)}, prior of {rows}{source})"
+            return value
+        return f"{value} by {' and '.join(self.groups)}, {prior_in_words(self.prior_rows)}"
+
+    @property
+    def name(self) -> str:
+        """Name in a report; says if the prior was chosen on validation rows."""
+        return f"naive baseline ({self.guess}{', chosen on validation' if self.chosen else ''})"
+
+
+def prior_in_words(rows: float) -> str:
+    """Return the weight of a parent's mean: `prior of 5 rows`."""
+    return f"prior of {rows:g} row{'' if rows == 1 else 's'}"
 
 
 @dataclass(frozen=True)
@@ -229,6 +246,11 @@ class ClassShares:
     def predict(self, frame: pl.DataFrame) -> Vector:
         """Return the shares of the classes in each row's finest known group, float64 `[N, K]`."""
         return np.stack([means.predict(frame) for means in self.means], axis=1)
+
+    @property
+    def guess(self) -> str:
+        """Prediction in words, as that of `GroupMeans`."""
+        return self.means[0].guess.replace("mean", "share of each class", 1)
 
     @property
     def name(self) -> str:

@@ -75,8 +75,12 @@ def decide(
     cells: Sequence[Cell],
     champion: Champion | None,
     serving: Mapping[str, float] = MappingProxyType({}),
+    guess: str = "",
 ) -> GateDecision:
-    """Check every gate of `spec` on `cells`, and its gates on latency and size on `serving`, by metric."""
+    """Check every gate of `spec` on `cells`, and its gates on latency and size on `serving`, by metric.
+
+    `guess` says what the naive baseline predicts.
+    """
     gates = list(spec.gates)
     if champion is None:
         gates += _against_baseline(spec, "first model")
@@ -88,7 +92,7 @@ def decide(
         for result in (
             [_check_serving(gate, spec, serving[gate.metric])]
             if gate.is_about_serving
-            else _check_gate(gate, spec, cells, champion)
+            else _check_gate(gate, spec, cells, champion, guess)
         )
     ]
     return _conclude(rules, champion, spec)
@@ -109,7 +113,7 @@ def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:
 
 
 def _check_gate(
-    gate: Gate, spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None
+    gate: Gate, spec: EvaluationSpec, cells: Sequence[Cell], champion: Champion | None, guess: str
 ) -> list[RuleResult]:
     if gate.better_than == "champion" and champion is None:
         reason = "not applicable: this is the first model, so there is no champion to compare with"
@@ -141,7 +145,7 @@ def _check_gate(
     elif gate.better_than == "champion" and champion is not None and champion.seen:
         checked = [_result(gate, cell, "undecided", _seen(champion), would_pass=_UNSEEN) for cell in large]
     else:
-        checked = _check_change(gate, gate.better_than, metric, large, spec)
+        checked = _check_change(gate, gate.better_than, metric, large, spec, guess)
     results |= {cell.slice: result for cell, result in zip(large, checked, strict=True)}
     return [results[cell.slice] for cell in wanted]
 
@@ -178,11 +182,17 @@ def _check_value(gate: Gate, metric: MetricFacts, cell: Cell, spec: EvaluationSp
 
 
 def _check_change(
-    gate: Gate, comparator: Comparator, metric: MetricFacts, cells: Sequence[Cell], spec: EvaluationSpec
+    gate: Gate,
+    comparator: Comparator,
+    metric: MetricFacts,
+    cells: Sequence[Cell],
+    spec: EvaluationSpec,
+    guess: str,
 ) -> list[RuleResult]:
     if not cells:
         return []
     relative = gate.required_margin.relative
+    against = sentences.THE[comparator] + (f" ({guess})" if guess and comparator == "baseline" else "")
     improvements = [cell.improvement(metric, comparator, relative=relative) for cell in cells]
     # The redraws of a slice with too few blocks are worthless, and must not set the width for other slices.
     enough = [cell.blocks >= spec.min_blocks for cell in cells]
@@ -195,7 +205,7 @@ def _check_change(
     return [
         _infinitely_worse(gate, metric, cell, measured)
         if one.value == -math.inf
-        else _check_improvement(gate, comparator, metric, cell, measured, spec, len(kept))
+        else _check_improvement(gate, against, metric, cell, measured, spec, len(kept))
         for cell, one, measured in zip(cells, improvements, intervals, strict=True)
     ]
 
@@ -207,7 +217,7 @@ def _infinitely_worse(gate: Gate, metric: MetricFacts, cell: Cell, measured: Int
 
 def _check_improvement(
     gate: Gate,
-    comparator: Comparator,
+    against: str,
     metric: MetricFacts,
     cell: Cell,
     measured: Interval,
@@ -220,7 +230,7 @@ def _check_improvement(
         reason += _flaw(cell, spec) or "the metric is not defined on these rows, or on too many redraws"
         return _undefined(gate, cell, reason, measured, _TELLING)
     explanation, would = sentences.change_rule(
-        metric, comparator, measured, margin, cell.blocks, where=where, joint=joint
+        metric, against, measured, margin, cell.blocks, where=where, joint=joint
     )
     if measured.high < margin.amount:
         return _result(gate, cell, "failed", explanation, measured=measured, would_pass=would)

@@ -66,6 +66,7 @@ def evaluate(
     weight: str | None = None,
     classes: Sequence[str] = (),
     baseline_name: str = "naive baseline",
+    guess: str = "",
     reference_name: str = "regression on the same columns",
     serving: ServingCost | None = None,
     texts: TextFigures | None = None,
@@ -82,7 +83,7 @@ def evaluate(
     `challenger`, `baseline` and `reference`, and for `champion` exactly if `champion` is given and can score.
     `own_metrics` are those that `spec.metrics` declares. Gates on latency and size need `serving`. `texts` are the
     losses of single tokens, if rows are texts. `transitions` are further gates by the transition that they guard; their
-    names differ from those of `spec`.
+    names differ from those of `spec`. `guess` says in gates what the baseline predicts.
 
     Raises `EvaluationInputError`. A poor model is not an error: see `Evaluation.decision`.
     """
@@ -132,9 +133,11 @@ def evaluate(
         classes=class_figures(classes, y, scores["challenger"], w) if classes else (),
         lists=None if lists is None else ListFigures.of(y, lists),
         curves=curves(spec.objective, y, scores, w, blocks, counts, spec.confidence, lists),
-        decision=decide(spec.only_gates({gate.name for gate in spec.gates} - later), cells, champion, cost),
+        decision=decide(
+            spec.only_gates({gate.name for gate in spec.gates} - later), cells, champion, cost, guess
+        ),
         transitions={
-            to: decide(spec.only_gates({gate.name for gate in gates}), cells, champion, cost)
+            to: decide(spec.only_gates({gate.name for gate in gates}), cells, champion, cost, guess)
             for to, gates in transitions.items()
         },
         own_metrics=tuple(

@@ -78,7 +78,7 @@ def infinite(metric: MetricFacts, asked: str, *, where: str) -> tuple[str, str]:
 
 def change_rule(
     metric: MetricFacts,
-    comparator: Comparator,
+    against: str,
     measured: Interval,
     margin: Margin,
     blocks: int,
@@ -88,13 +88,15 @@ def change_rule(
 ) -> tuple[str, str]:
     """Return the explanation of a change threshold's result, and the condition under which it would pass.
 
-    The improvement `measured` has an interval.
+    The improvement `measured` on the model `against`, in words, has an interval.
     """
     write = share if margin.relative else number
     low, high, value = measured.low or 0.0, measured.high or 0.0, measured.value or 0.0
     asked = write(margin.amount, signed=True) if margin.amount else "zero"
     together = f" (intervals of {joint} slices hold jointly)" if joint > 1 else ""
-    lead = f"improvement of {metric.label}{where} over {THE[comparator]} is {gain(measured, margin.relative)}{together}"
+    lead = (
+        f"improvement of {metric.label}{where} over {against} is {gain(measured, margin.relative)}{together}"
+    )
     if low > margin.amount:
         explanation = f"{lead}; the whole interval is above {asked}"
     elif high < margin.amount:

@@ -45,6 +45,15 @@ def quantiles(values: Vector, w: Vector, shares: Vector) -> Vector:
     return values[order][np.minimum(at, len(values) - 1)]
 
 
+def quantiles_of_rows(values: Vector, w: Vector, share: float) -> Vector:
+    """Return `quantiles` of one share in each row of `values` `[N, L]`, `[N]`; 0 for a row without weight."""
+    order = np.argsort(np.where(w > 0, values, np.inf), axis=1, kind="stable")
+    up_to = np.cumsum(np.take_along_axis(w, order, axis=1), axis=1)
+    at = (up_to < (share - _ROUNDED) * up_to[:, -1:]).sum(axis=1, keepdims=True)
+    found = np.take_along_axis(np.take_along_axis(values, order, axis=1), at, axis=1)[:, 0]
+    return np.where(up_to[:, -1] > 0, found, 0.0)
+
+
 def quantile_in_group(value: pl.Expr, w: pl.Expr, share: float) -> pl.Expr:
     """Return `quantiles` of one share as an aggregation of polars, for each group of a `group_by`."""
     up_to = w.sort_by(value).cum_sum()

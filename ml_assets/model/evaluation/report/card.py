@@ -51,6 +51,7 @@ def model_card(report: Report, release: Release | None = None) -> WrittenPage:
             "Data", tuple(_data(report)), "label known by: rows whose label became known later are left out"
         ),
         Chapter("Metrics", tuple(_metrics(evaluation)), _how_measured(evaluation)),
+        *chapters.naive_chapters(report.naive, evaluation.objective),
         *chapters.threshold_chapters(report.thresholds),
         *chapters.explanation_chapters(report.explanations, evaluation.objective),
         *chapters.bias_chapters(evaluation),

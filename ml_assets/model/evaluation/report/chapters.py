@@ -19,12 +19,31 @@ from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.evaluation.report.pictures import dependence_pictures
 from ml_assets.model.evaluation.report_document import (
     Explanations,
+    NaiveChoice,
     ThresholdFigures,
     ThresholdTable,
     WorstSlice,
     WorstSlices,
 )
 from resources.words import counted
+
+
+def naive_chapters(choice: NaiveChoice | None, objective: ObjectiveName) -> Iterator[Chapter]:
+    """Yield the chapter of a pipeline with `baseline.entity`."""
+    if choice is None:
+        return
+    metric = metric_named(choice.metric, objective)
+    rows = tuple(
+        (one.name, number(one.value), "naive baseline" if one.name == choice.chosen else "")
+        for one in choice.guesses
+    )
+    arrow = "↑" if metric.higher_is_better else "↓"
+    yield Chapter(
+        "Naive guesses",
+        (Grid(("guess", f"{metric.label} {arrow}", ""), rows, numbers=frozenset({1})),),
+        f"on {counted(choice.rows, 'validation row')}; the best one is the naive baseline. A label counts for a row if "
+        "it was known when the row was predicted",
+    )
 
 
 def threshold_chapters(table: ThresholdTable | None) -> Iterator[Chapter]:

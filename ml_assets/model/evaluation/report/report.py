@@ -183,6 +183,7 @@ def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
     objective = report.evaluation.objective
     return [
+        *chapters.naive_chapters(report.naive, objective),
         *chapters.threshold_chapters(report.thresholds),
         *chapters.explanation_chapters(report.explanations, objective, drawn=drawn),
         *chapters.calibration_chapters(report.evaluation),
