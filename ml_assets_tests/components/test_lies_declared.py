@@ -124,12 +124,36 @@ INPUTS = [
         id="another label of the table",
     ),
     pytest.param(
-        "baseline: {groups: [product, store]}",
-        "baseline: {groups: [product, units]}",
+        "baseline: {groups: [product, store],",
+        "baseline: {groups: [product, units],",
         "baseline:",
         "store_demand names 'units' in evaluation.baseline.groups, and features/sales_features lists it in `labels`: "
         "it is unknown when the model predicts. Remove it from evaluation.baseline.groups",
         id="label as a group of the baseline",
+    ),
+    pytest.param(
+        "entity: [store, product]}\n    gates:",
+        "entity: [store, units]}\n    gates:",
+        "baseline:",
+        "store_demand names 'units' in evaluation.baseline.entity, and features/sales_features lists it in `labels`: "
+        "it is unknown when the model predicts. Remove it from evaluation.baseline.entity",
+        id="label as an entity of the baseline",
+    ),
+    pytest.param(
+        "entity: [store, product]}\n    gates:",
+        "entity: [store, product], predicted_at: label_known_at}\n    gates:",
+        "baseline:",
+        "store_demand names 'label_known_at' in evaluation.baseline.predicted_at, and features/sales_features lists it "
+        "in `labels`: it is unknown when the model predicts. Remove it from evaluation.baseline.predicted_at",
+        id="moment of the label as that of the prediction",
+    ),
+    pytest.param(
+        "entity: [store, product]}\n    gates:",
+        "entity: [store, product], predicted_at: week}\n    gates:",
+        "baseline:",
+        "store_demand names 'week' in evaluation.baseline.predicted_at, which is not a column of "
+        "features/sales_features",
+        id="moment of the prediction that is no column",
     ),
     pytest.param(
         "labels: [units, label_known_at]",
