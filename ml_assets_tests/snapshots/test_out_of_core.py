@@ -1,6 +1,7 @@
 """Snapshots of tables beyond memory: what leaves the files, lists longer than a shard, and a disk that fills."""
 
 import dataclasses
+import errno
 import shutil
 from collections import namedtuple
 from collections.abc import Callable
@@ -128,6 +129,23 @@ def test_a_disk_without_room_is_refused_before_a_row_is_written(
     with pytest.raises(DiskFull, match=r"0\.1 MB are needed, 0\.0 MB of 1\.0 GB are free.*ML_ASSETS_HOME"):
         build_snapshot(chosen, source=SOURCE, into=tmp_path / "snapshots")
     assert list((tmp_path / "snapshots").iterdir()) == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.EXDEV])
+def test_a_disk_without_hard_links_holds_the_same_snapshot(
+    code: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As exFAT and SMB answer, and the artifacts on another disk."""
+    chosen = _chosen()
+    linked = build_snapshot(chosen, source=SOURCE, into=tmp_path / "linked")
+
+    def refuse(path: Path, target: Path) -> None:
+        raise OSError(code, "no hard links")
+
+    monkeypatch.setattr(Path, "hardlink_to", refuse)
+    copied = build_snapshot(chosen, source=SOURCE, into=tmp_path / "copied")
+    assert copied.digest == linked.digest
+    assert [one.name for one in (tmp_path / "copied").iterdir()] == [linked.digest[:16]]
 
 
 @pytest.mark.parametrize("suffix", [".rows", ".train", ".numbers", ".texts"])

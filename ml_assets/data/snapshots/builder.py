@@ -185,9 +185,7 @@ def _take(exchange: Exchange, names: Sequence[str], folder: Path) -> None:
         for name, path in zip(names, paths, strict=True):
             try:
                 (folder / name).hardlink_to(path)
-            except OSError as error:
-                if error.errno != errno.EXDEV:
-                    raise
+            except OSError:  # another disk, or one without hard links, such as SMB
                 shutil.copyfile(path, folder / name)
     exchange.remove(names)
 
