@@ -111,6 +111,7 @@ class TestChampionIsWhatItPredicts:
             "weight",
             "classes",
             "baseline_name",
+            "guess",  # of the baseline
             "reference_name",
             "serving",  # of the challenger
             "texts",  # of the challenger and of models that count

@@ -69,19 +69,70 @@ class RayPool:
         started = partial(self._started, at_once)
         return mapped(function, items, handover, self._seconds_here, started)
 
-    def kept(self) -> AbstractContextManager[PartitionPool]:
-        """Return this pool, which connects to the cluster for each `map`."""
-        return nullcontext(self)
+    @contextmanager
+    def kept(self) -> Generator[PartitionPool]:
+        """See `PartitionPool`. The connection stays."""
+        kept = _KeptRayPool(self, self._workers, self._seconds_here)
+        try:
+            yield kept
+        finally:
+            kept.end()
 
     @contextmanager
     def _started(self, at_once: int | None, tasks: int) -> "Generator[_Driver]":
-        require("ray")
-        most = min(one for one in (self._workers, at_once, tasks) if one is not None)
-        driver = _Driver(self._address, most)
+        limits = (self._workers, at_once, tasks)
+        driver = self.connected(min(one for one in limits if one is not None))
         try:
             yield driver
         finally:
             driver.end()
+
+    def connected(self, most: int | None) -> "_Driver":
+        """Connect to the cluster for at most so many tasks at once; None: as many as it has CPUs."""
+        require("ray")
+        return _Driver(self._address, most)
+
+
+class _KeptRayPool:
+    """Pool whose connection stays after the tasks that needed it."""
+
+    def __init__(self, pool: RayPool, workers: int | None, seconds_here: float) -> None:
+        self._pool = pool
+        self._workers = workers
+        self._seconds_here = seconds_here
+        self._driver: _Driver | None = None
+
+    def map(
+        self,
+        function: Callable[[Item], Result],
+        items: Mapping[str, Item],
+        handover: Handover[Item, Result] | None = None,
+        at_once: int | None = None,
+    ) -> Generator[Result]:
+        """See `PartitionPool`. No task runs here once there is a connection."""
+        if at_once is not None:  # the connection has another number
+            return self._pool.map(function, items, handover, at_once)
+        seconds_here = 0.0 if self._driver else self._seconds_here
+        return mapped(function, items, handover, seconds_here, self._lent)
+
+    def kept(self) -> AbstractContextManager[PartitionPool]:
+        """Return this pool."""
+        return nullcontext(self)
+
+    @contextmanager
+    def _lent(self, _: int) -> "Generator[_Driver]":
+        self._driver = driver = self._driver or self._pool.connected(self._workers)
+        try:
+            yield driver
+        finally:
+            if driver.is_busy:  # with tasks that nobody waits for any more
+                self.end()
+
+    def end(self) -> None:
+        """Leave the cluster."""
+        if self._driver is not None:
+            self._driver.end()
+            self._driver = None
 
 
 @dataclass(frozen=True)
@@ -110,7 +161,7 @@ class _Away:
 class _Driver:
     """Child process that is connected to the cluster: `Workers`. A handle is the number of a call."""
 
-    def __init__(self, address: Address | None, most: int) -> None:
+    def __init__(self, address: Address | None, most: int | None) -> None:
         self._place = "Ray of this machine" if address is None else f"Ray at {address}"
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
@@ -118,7 +169,7 @@ class _Driver:
         with without_main():
             self._process.start()
         theirs.close()  # the end of the child is then the end of the pipe
-        self._calls = 0
+        self._calls = self._answers = 0
         self._outcomes: dict[int, bytes | TaskLost | WorkerHasOtherCode] = {}
         try:
             ready = self._next("did not answer")
@@ -127,6 +178,11 @@ class _Driver:
             raise
         assert isinstance(ready, _Ready)
         self.number = ready.workers
+
+    @property
+    def is_busy(self) -> bool:
+        """True if a call has no answer yet."""
+        return self._calls > self._answers
 
     def start(self, call: Call) -> int:
         self._calls += 1
@@ -143,6 +199,7 @@ class _Driver:
 
     def answer(self, handle: int) -> TaskOutcome:
         outcome = self._outcomes.pop(handle)
+        self._answers += 1
         if isinstance(outcome, Exception):
             raise outcome
         return pickle.loads(outcome)
@@ -169,7 +226,7 @@ class _Driver:
         self._pipe.close()
 
 
-def _drive(pipe: Connection, address: Address | None, most: int) -> None:
+def _drive(pipe: Connection, address: Address | None, most: int | None) -> None:
     """Pass calls from `pipe` to the cluster, and their outcomes back, until it is closed or sends None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's process decides
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
@@ -187,18 +244,19 @@ def _drive(pipe: Connection, address: Address | None, most: int) -> None:
         "RAY_AUTH_TOKEN": secrets.token_hex(32),
     }
     try:
-        with own_ray(most, os.environ) as own:
+        with own_ray(most or len(os.sched_getaffinity(0)), os.environ) as own:
             _pass_on(pipe, own.address, most)
     except RayNotStarted as error:
         pipe.send(_Away(str(error)))
 
 
-def _pass_on(pipe: Connection, address: str, most: int) -> None:
+def _pass_on(pipe: Connection, address: str, most: int | None) -> None:
     ray: Any = import_module("ray")  # it reads the environment at its import, and has no complete types
     try:
         _require_listener(address)
         ray.init(address)
-        number = min(most, _cpus(ray))
+        cpus = _cpus(ray)
+        number = min(most or cpus, cpus)
     except Exception as error:  # some of its errors have no type of their own
         pipe.send(_Away(_in_a_line(error)))
         return

@@ -142,11 +142,22 @@ def test_a_training_set_is_the_same_files(cluster: OwnRay, kills: Path, tmp_path
     def store(_: Path) -> AbstractContextManager[Exchange]:
         return store_exchange(FolderArtifacts(tmp_path / "store"), tmp_path / "cache")
 
-    pool = _pool(cluster)
-    shards, exchange = (pool, folder_exchange) if way == "folder" else (HERE, store)
-    for seed in (seeds_of(kind)[0] for kind in KINDS):
-        found = outcome(seed, tmp_path / str(seed), pool=pool, here=shards, exchange=exchange)
-        assert found == RECORDED[str(seed)]
+    with _pool(cluster).kept() as pool:
+        shards, exchange = (pool, folder_exchange) if way == "folder" else (HERE, store)
+        for seed in (seeds_of(kind)[0] for kind in KINDS):
+            found = outcome(seed, tmp_path / str(seed), pool=pool, here=shards, exchange=exchange)
+            assert found == RECORDED[str(seed)]
+
+
+def test_a_kept_connection_outlives_a_range_that_was_left(pool: RayPool, tmp_path: Path) -> None:
+    with pool.kept() as kept:
+        for number in range(2):
+            marks = tmp_path / str(number)
+            marks.mkdir()
+            with closing(kept.map(square, squares(5, marks))) as some:
+                assert next(some)[0] == 0
+        (marks := tmp_path / "last").mkdir()
+        assert [number for number, _ in kept.map(square, squares(4, marks))] == [0, 1, 4, 9]
 
 
 @pytest.mark.nightly
