@@ -80,4 +80,4 @@ def test_packages_of_data_sets_are_installed_without_dependencies() -> None:
     assert {name: metadata.version(name) for name in pins} == pins == {"recbole": "1.2.1"}
     needed = {re.split(r"[^\w-]", need)[0] for need in metadata.requires("recbole") or []}
     installed = {item.name.lower() for item in metadata.distributions()}
-    assert {"ray", "thop", "texttable"} <= needed - installed
+    assert {"thop", "texttable"} <= needed - installed
