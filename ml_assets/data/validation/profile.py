@@ -24,6 +24,8 @@ import polars as pl
 
 _MANY = 1_000_000
 """Numbers from which on columns are sorted in threads: a start of threads is then a small part of the time."""
+_MANY_TEXTS = 10_000
+"""Distinct texts from which on a sort of all of them takes longer than the choice of the most frequent ones."""
 BINS = 10
 """Quantile bins of a numeric column."""
 TAILS = (0.01, 0.05, 0.95, 0.99)
@@ -153,11 +155,11 @@ def _distribution(values: Floats, bins: int) -> dict[str, Any]:
 
 def _categories(series: pl.Series) -> dict[str, Any]:
     counts = series.drop_nulls().alias("value").value_counts(name="n")
-    # A sort of all texts, of which a column of ids has as many as rows, would take longer than the rest.
-    frequent = counts.filter(pl.col("n") >= pl.col("n").top_k(FEW).min())
-    first = frequent.top_k(FEW, by=["n", "value"], reverse=[False, True]).sort(
-        ["n", "value"], descending=[True, False]
-    )
+    frequent = counts
+    if counts.height > _MANY_TEXTS:
+        frequent = counts.filter(pl.col("n") >= pl.col("n").top_k(FEW).min())
+        frequent = frequent.top_k(FEW, by=["n", "value"], reverse=[False, True])
+    first = frequent.sort(["n", "value"], descending=[True, False]).head(FEW)
     column = {
         "nulls": series.null_count(),
         "distinct": counts.height,
