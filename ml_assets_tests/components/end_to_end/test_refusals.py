@@ -107,7 +107,7 @@ def exhausted(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("what", "said"),
     [
-        ("memory", r"^OutOfMemory: partition 1: MemoryError: no room for a table\. Its process held .*MB"),
+        ("memory", r"^OutOfMemory: partition 1: MemoryError: no room for a table\. Its process held .*[MG]B"),
         ("disk", r"^DiskFull: the disk of .* are free.*TaskFailed: partition 1: OSError"),
     ],
 )

@@ -96,6 +96,7 @@ def test_a_task_that_always_ends_its_worker_is_named(pool: RayPool, tmp_path: Pa
         list(pool.map(square, squares(2, tmp_path, deaths=99)))
 
 
+@pytest.mark.nightly
 def test_a_failure_keeps_name_type_and_message(pool: RayPool, tmp_path: Path) -> None:
     with pytest.raises(TaskFailed, match="number 0: LakeBusy: the lake is busy") as error:
         list(pool.map(square, squares(2, tmp_path, fault="busy")))
@@ -149,6 +150,7 @@ def test_a_training_set_is_the_same_files(cluster: OwnRay, kills: Path, tmp_path
             assert found == RECORDED[str(seed)]
 
 
+@pytest.mark.nightly
 def test_a_kept_connection_outlives_a_range_that_was_left(pool: RayPool, tmp_path: Path) -> None:
     with pool.kept() as kept:
         for number in range(2):
