@@ -217,7 +217,7 @@ def test_the_plan_knows_that_it_was_trained(filled_terminal: Terminal, trained: 
 @pytest.mark.parametrize(
     ("column", "change", "said", "trains"),
     [
-        ("predicted_at", pl.col("predicted_at").dt.offset_by("-1h"), "neither training nor evaluation", False),
+        ("predicted_at", pl.col("predicted_at").dt.offset_by("-1h"), "only the evaluation", False),
         ("price", pl.col("price") + 0.25, "the training", True),
     ],
 )  # fmt: skip
