@@ -7,7 +7,7 @@ import re
 import urllib.request
 from http.client import HTTPMessage
 from typing import IO, Any
-from urllib.parse import quote, unquote, unquote_plus, urlsplit
+from urllib.parse import SplitResult, quote, unquote, unquote_plus, urlsplit
 
 from pydantic_core import core_schema
 
@@ -18,6 +18,11 @@ _IN_TEXT = re.compile(r"[A-Za-z][\w+.-]*://\S+")
 _NAMES_A_SECRET = re.compile(r"pass|pwd|secret|token|key|credential|sig|auth", re.IGNORECASE)
 _SHORTEST = 3
 """Least length of a secret that is hidden in a text. Shorter secrets occur in ordinary words."""
+
+
+def parts_of(address: str) -> SplitResult:
+    """Return the parts of `scheme://host:port` or `host:port`."""
+    return urlsplit(address if "://" in address else f"//{address}")
 
 
 class Address:
@@ -42,6 +47,11 @@ class Address:
         for secret in sorted(self._secrets(), key=len, reverse=True):
             text = text.replace(secret, HIDDEN)
         return hide_credentials(text)
+
+    @property
+    def host(self) -> str | None:
+        """Host of the address, which may have no scheme."""
+        return parts_of(self._whole).hostname
 
     @property
     def server(self) -> str:

@@ -224,9 +224,7 @@ class Settings(BaseSettings):
         """
         if self.pool != "ray" or self.ray_address is None:
             return False
-        address = self.ray_address.reveal()
-        host = urlsplit(address if "://" in address else f"//{address}").hostname
-        return host not in ("localhost", "127.0.0.1", "::1")
+        return self.ray_address.host not in ("localhost", "127.0.0.1", "::1")
 
     @property
     def folders(self) -> tuple[Path, ...]:

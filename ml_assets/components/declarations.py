@@ -189,8 +189,6 @@ def column_faults(
     dtypes = {column.name: str(column.type) for column in schema.columns}
     labels: Sequence[str] = facts.get(LABELS, ())
     sensitive: Sequence[str] = facts.get(SENSITIVE, ())
-    partition_date: str = facts.get(PARTITION_DATE, "")
-    predicted_at: str = facts.get(PREDICTED_AT, "")
     for metadata in asset.metadata_by_key.values():
         is_class: bool = metadata.get(LABEL_IS_CLASS, False)
         named: Mapping[str, Sequence[str]] = metadata.get(NAMED_COLUMNS, {}).get(read, {})
@@ -198,8 +196,7 @@ def column_faults(
             fault = (
                 _fault(key, column, dtypes, labels, read, is_class=is_class)
                 or _shown(key, column, sensitive, read, is_class=is_class)
-                or _other_partitions(key, column, partition_date, read)
-                or _other_moment(key, column, predicted_at, read)
+                or _not_as_declared(key, column, facts, read)
             )
             if fault:
                 yield key, fault
@@ -271,24 +268,26 @@ def _slice_faults(rules: str, dtypes: Mapping[str, str]) -> Iterator[tuple[str, 
             yield f"release.gates.{to}{key.removeprefix('gates')}", fault
 
 
-def _other_partitions(key: str, column: str, partition_date: str, read: str) -> str:
-    """Return the reason if a model would put rows into splits by another date than that of their partition."""
-    if key == "features.partition_date" and partition_date and column != partition_date:
-        return (
-            f"names '{column}' in {key}, and partitions of {read} are by '{partition_date}': rows of the holdout could "
-            f"be trained on. Name '{partition_date}'"
-        )
-    return ""
+_AS_DECLARED = {
+    "features.partition_date": (
+        PARTITION_DATE,
+        "partitions of {read} are by '{declared}': rows of the holdout could be trained on",
+    ),
+    "evaluation.baseline.predicted_at": (
+        PREDICTED_AT,
+        "rows of {read} are predicted at '{declared}': the naive model could know later labels",
+    ),
+}
+"""Keys that name a column which the table declares itself, each with the table's fact and what goes wrong otherwise."""
 
 
-def _other_moment(key: str, column: str, predicted_at: str, read: str) -> str:
-    """Return the reason if the naive baseline would know labels of another moment than that of the prediction."""
-    if key == "evaluation.baseline.predicted_at" and predicted_at and column != predicted_at:
-        return (
-            f"names '{column}' in {key}, and rows of {read} are predicted at '{predicted_at}': the naive model could "
-            f"know later labels. Name '{predicted_at}'"
-        )
-    return ""
+def _not_as_declared(key: str, column: str, facts: Mapping[str, Any], read: str) -> str:
+    """Return the reason if a model takes another column for a moment than the table that it reads."""
+    fact, why = _AS_DECLARED.get(key, ("", ""))
+    declared: str = facts.get(fact, "")
+    if not declared or column == declared:
+        return ""
+    return f"names '{column}' in {key}, and {why.format(read=read, declared=declared)}. Name '{declared}'"
 
 
 _SHOWN = {

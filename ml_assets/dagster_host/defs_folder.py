@@ -118,8 +118,7 @@ class PipelineTree(dg.ComponentTree):
 
         Empty if another file decides about it: a folder above that has a file of its own, or one that Dagster skips.
         """
-        above = [one for one in folder.parents if one.is_relative_to(self.defs_module_path)]
-        if any(map(_is_skipped, (folder, *above))) or any(map(find_defs_or_component_yaml, above)):
+        if self._is_passed_over(folder):
             return ()
         decl = self._decl_of(folder)
         if not isinstance(decl, YamlFileDecl):
@@ -134,12 +133,17 @@ class PipelineTree(dg.ComponentTree):
             for one in decl.decls
         ]
 
+    def _is_passed_over(self, path: Path) -> bool:
+        """True for a folder or Python file that is not read for itself: Dagster skips it or one above, or one above has
+        a file that decides about all below."""
+        above = [one for one in path.parents if one.is_relative_to(self.defs_module_path)]
+        return any(map(_is_skipped, (path, *above))) or any(map(find_defs_or_component_yaml, above))
+
     def has_python(self) -> bool:
         """True if a Python file that Dagster imports defines something. Reads the sources only."""
         context = self.decl_load_context
         for file in sorted(self.defs_module_path.rglob("*.py")):
-            inside = [one for one in file.parents if one.is_relative_to(self.defs_module_path)]
-            if any(map(_is_skipped, (file, *inside))) or any(map(find_defs_or_component_yaml, inside)):
+            if self._is_passed_over(file):
                 continue
             place = context.for_component_loc(ComponentPath.from_path(file))
             if not defines_nothing(place.defs_relative_module_name(file)):

@@ -21,9 +21,8 @@ from functools import partial
 from importlib import import_module
 from multiprocessing.connection import Connection
 from typing import Any
-from urllib.parse import urlsplit
 
-from resources.addresses import Address
+from resources.addresses import Address, parts_of
 from resources.extras import require
 from resources.pool import (
     Call,
@@ -230,9 +229,8 @@ def _drive(pipe: Connection, address: Address | None, most: int | None) -> None:
     """Pass calls from `pipe` to the cluster, and their outcomes back, until it is closed or sends None."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the run's process decides
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    os.chdir(
-        "/"
-    )  # Ray lets workers import what is in the folder of the driver: those of a cluster have code of their own
+    # Ray lets workers import what is in the folder of the driver: those of a cluster have code of their own.
+    os.chdir("/")
     if address is not None:
         _pass_on(pipe, address.reveal(), most)
         return
@@ -272,7 +270,7 @@ def _pass_on(pipe: Connection, address: str, most: int | None) -> None:
 
 def _require_listener(address: str) -> None:
     """Raise an `OSError` if nobody listens at the address: Ray itself would try for minutes."""
-    parts = urlsplit(address if "://" in address else f"//{address}")
+    parts = parts_of(address)
     port = parts.port or (10001 if parts.scheme == "ray" else 6379)
     socket.create_connection((parts.hostname or "", port), _CONNECT_SECONDS).close()
 

@@ -75,8 +75,8 @@ def build_snapshot(
     byte, so an existing folder stays. Shards of a split differ by at most one row; if rows form lists, by at most one
     list. If rows have blobs, an archive lies beside each shard. Partitions are tasks of `pool`, whose files come by way
     of `exchange`; shards are tasks of `here`, whose workers see the files of this machine: each reads a piece of every
-    partition. A worker holds one of them in memory. Raises `EncodingError` if float32 cannot hold
-    a standardised number, `DiskFull`, and what `PartitionPool.map` raises.
+    partition. A worker holds one of them in memory. Raises `EncodingError` if float32 cannot hold a standardised
+    number, `DiskFull`, and what `PartitionPool.map` raises.
     """
     fitted = chosen.fitted
     inputs = input_spec(fitted, chosen.spec.blob, chosen.spec.vocabulary)
