@@ -118,6 +118,7 @@ def test_no_end_waits_for_a_store_that_is_lost(
     has_looked = threading.Event()
 
     def looked(host: str, port: int) -> bool:
+        first.wait()  # its last moment is not under test: the address of a process may outlive its connections
         found = is_listening(host, port)
         has_looked.set()
         return found

@@ -133,21 +133,23 @@ def open_meeting(machines: tuple[str, int, int] | None) -> Generator[None]:
 
 
 def _beat(
-    store: Store, connected_again: Callable[[], Store | None], number: int, over: threading.Event
+    store: Store | None, connected_again: Callable[[], Store | None], number: int, over: threading.Event
 ) -> None:
     """Beat until `over` is set. A connection that breaks is made anew: this machine lives. If the machine of the store
     is lost, no end waits for it."""
 
     while not over.wait(_BEAT_SECONDS):
         try:
-            store.add(_beats_of(number), 1)
+            store = store or connected_again()
+            if store is not None:
+                store.add(_beats_of(number), 1)
         except DistNetworkError:
-            with suppress(DistNetworkError, DistStoreError):
-                store = connected_again() or store
+            store = None  # connected again after a wait: a process that dies closes this connection, then its address
         except DistStoreError:
             continue  # it was busy for too long
-    with suppress(DistNetworkError, DistStoreError):
-        store.set(_end_of(number), "")
+    if store is not None:
+        with suppress(DistNetworkError, DistStoreError):
+            store.set(_end_of(number), "")
 
 
 def find_meeting() -> None:
