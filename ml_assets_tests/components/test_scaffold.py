@@ -101,7 +101,12 @@ def test_the_commented_study_of_a_scaffold_can_be_declared(sandbox: DefsFolderSa
     with loaded(sandbox) as components:
         tuning = spec_of(components, TrainingPipeline).tuning
     assert tuning is not None
-    assert list(tuning.space.dimensions) == ["hyperparameters.hidden", "training.learning_rate"]
+    assert list(tuning.space.dimensions) == [
+        "hyperparameters.dropout",
+        "hyperparameters.width",
+        "training.learning_rate",
+        "training.weight_decay",
+    ]
 
 
 @pytest.mark.parametrize("component", [Dataset, FeatureTable, TrainingPipeline])

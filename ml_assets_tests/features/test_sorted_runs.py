@@ -18,7 +18,7 @@ from ml_assets.data.features.encoding import (
     fit_numeric,
     sorted_numbers,
 )
-from ml_assets.data.features.sorted_runs import RUN, VALUE, kth, map_texts, median, merged, write_texts
+from ml_assets.data.features.sorted_runs import RUN, VALUE, kths, map_texts, median, merged, write_texts
 
 NUMBERS = st.one_of(
     st.lists(st.integers(-3, 3)),
@@ -37,7 +37,8 @@ def divided(values: list[Any], data: st.DataObject) -> list[list[Any]]:
 def test_any_place_is_that_of_the_sorted_values(values: list[float], data: st.DataObject) -> None:
     dtype = np.array(values).dtype
     runs = [np.sort(np.array(part, dtype=dtype)) for part in divided(values, data)]
-    assert [float(kth(runs, place)) for place in range(len(values))] == sorted(values)
+    for at_once in (0, len(values)):
+        assert kths(runs, range(len(values)), at_once).tolist() == sorted(values)
     with np.errstate(over="ignore"):
         assert median(runs) == float(np.median(np.array(values, dtype=np.float64)))
 
@@ -45,7 +46,7 @@ def test_any_place_is_that_of_the_sorted_values(values: list[float], data: st.Da
 def test_of_many_equal_values_few_are_copied() -> None:
     """Half of all rows may have the same value, such as 0."""
     runs = [np.repeat([0.0, 1.0, 2.0], [3_000, 4_000, 3_000 + n]) for n in range(50)]
-    assert [float(kth(runs, place)) for place in (0, 149_999, 150_000, 349_999, 350_000)] == [0, 0, 1, 1, 2]
+    assert kths(runs, (0, 149_999, 150_000, 349_999, 350_000), at_once=0).tolist() == [0, 0, 1, 1, 2]
 
 
 def test_no_values_have_no_median() -> None:

@@ -203,6 +203,24 @@ def _render(template: str, names: Mapping[str, Any]) -> str:
 
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
+STEPS = 2_500
+"""Steps in which the default network has learned a small table."""
+
+
+def first_training(rows: int) -> dict[str, Any]:
+    """Return the settings of a first training of the default network on `rows` training rows: keys of `training`."""
+    is_small = rows < SMALL
+    batch = 2 ** min(8 if is_small else 10, max(4, (rows // 16).bit_length() - 1))
+    epochs = max(4, min(100, STEPS * batch // max(rows, 1)))
+    return {
+        "epochs": epochs,
+        "patience": max(5, epochs // 5),
+        "global_batch": batch,
+        "learning_rate": 0.005,
+        "weight_decay": 0.1,
+        "average": {"decay": 0.99},
+        "workers": 1 if is_small else 2,
+    }
 
 
 def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
@@ -224,7 +242,6 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     kept = always if hour else naming
     known_numbers = [column for column in known if column.name not in words]
     train_rows = table.rows * window["train"] // table.partitions
-    is_small = train_rows < SMALL
     # No day of the file itself may be rejected for its number of rows.
     most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
@@ -264,12 +281,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "volume_warn": most_uneven / 2,
         "volume_block": most_uneven,
         "label_nullable": columns[table.label].nullable,
-        "typical": float(f"{table.typical:.2g}"),
-        "epochs": 60 if is_small else 30,
-        "patience": 20 if is_small else 5,
-        "weight_decay": 0.3 if is_small else 0.01,
-        "batch": 2 ** min(9, max(3, (train_rows // 20).bit_length())),
-        "workers": 1 if is_small else 2,
+        **first_training(train_rows),
         "metric": facts_of(table.objective).chosen_by,
         "quoted": _quoted,
         "word": _word,

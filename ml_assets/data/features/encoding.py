@@ -1,8 +1,9 @@
 """Fitted state: facts about the training rows that a model needs to read any other row.
 
-Here: fill values and scales of numeric columns, and vocabularies of categorical columns. They are fitted only on the
-training split, and hashed. The snapshot and the bundle hold them, and the bundle's graph standardises numbers the same
-way. Not here: features that need other rows (`rolling`, `point_in_time`), filling missing values (the torch module).
+Here: fill values, scales and quantiles of numeric columns, vocabularies of categorical columns, level and spread of the
+label. They are fitted only on the training split, and hashed. The snapshot and the bundle hold them, and the bundle's
+graph standardises numbers the same way. Not here: features that need other rows (`rolling`, `point_in_time`), filling
+missing values (the torch module).
 """
 
 import hashlib
@@ -18,7 +19,8 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.categories import NotACategory, category_texts
-from ml_assets.data.features.sorted_runs import VALUE, median
+from ml_assets.data.features.sorted_runs import VALUE, kths, median
+from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 
 ROWS = "rows"
 """Column of `counted_texts`."""
@@ -31,6 +33,8 @@ _EXACT = 2**53
 _SIGNIFICANT_DIGITS = 7
 """Digits of the scale to which mean and scale are rounded, so that the order in which a machine sums a column does not
 change the digest."""
+_PIECES = 16
+"""Parts with about equally many training rows into which quantiles divide a numeric column."""
 _LEAST_SPREAD = float(np.finfo(np.float32).eps)
 """Least typical distance of different values from the median, in standard deviations."""
 _ROUNDING_STEPS = 4
@@ -65,6 +69,9 @@ class NumericState:
     """Mean of the training rows after filling; `fill` for a constant column."""
     scale: float
     """Standard deviation of the training rows after filling; 1 for a constant column."""
+    quantiles: tuple[float, ...] = ()
+    """Known values of training rows that divide them into up to 16 equal parts, from the least to the greatest, in the
+    unit of the column: each once, so fewer where many rows are alike. Empty if it was fitted before 0.2."""
 
     def standardised(self, values: NDArray[np.float64]) -> NDArray[np.float32]:
         """Standardise values in the unit of the column to `[rows]` float32; NaN stays.
@@ -90,6 +97,11 @@ class NumericState:
         """Number, rounded to float32, that a model reads for a missing value."""
         return float(self.standardised(np.array([self.fill]))[0])
 
+    @property
+    def standardised_quantiles(self) -> tuple[float, ...]:
+        """Quantiles as a model reads them, rounded to float32: ascending, each once."""
+        return tuple(np.unique(self.standardised(np.array(self.quantiles))).tolist())
+
 
 @dataclass(frozen=True, kw_only=True)
 class CategoricalState:
@@ -111,6 +123,16 @@ class CategoricalState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LabelState:
+    """What an output of a network that begins near 0, and varies by about 1, is to be multiplied by and added to."""
+
+    level: float = 0.0
+    """Output that predicts the mean label: the mean itself, its logarithm for a count, its log-odds for 0 and 1."""
+    spread: float = 1.0
+    """Standard deviation of the label; 1 unless the output is in its unit."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class FittedState:
     """Fitted state of all columns, in the order of the model's inputs."""
 
@@ -118,6 +140,7 @@ class FittedState:
     categorical: tuple[CategoricalState, ...]
     classes: tuple[str, ...] = ()
     """Classes of the label, as texts: class i is output i of the model. Empty if the label is a number."""
+    label: LabelState = LabelState()
 
     @property
     def digest(self) -> str:
@@ -138,12 +161,16 @@ class FittedState:
     def from_document(cls, document: Mapping[str, Sequence[Any]]) -> Self:
         """Read the decoded document of `to_json`."""
         return cls(
-            numeric=tuple(NumericState(**column) for column in document["numeric"]),
+            numeric=tuple(
+                NumericState(**column | {"quantiles": tuple(column.get("quantiles", ()))})
+                for column in document["numeric"]
+            ),
             categorical=tuple(
                 CategoricalState(name=column["name"], vocabulary=tuple(column["vocabulary"]))
                 for column in document["categorical"]
             ),
             classes=tuple(document["classes"]),
+            label=LabelState(**dict(document.get("label", {}))),
         )
 
     def encode(self, frame: pl.DataFrame) -> tuple[NDArray[np.float32], NDArray[np.int32]]:
@@ -275,6 +302,9 @@ def fit_numeric(name: str, dtype: pl.DataType, rows: int, runs: Sequence[NDArray
         )
     if largest <= _rounding(dtype) * max(abs(least), abs(most)):
         return NumericState(name=name, fill=fill, mean=fill, scale=1.0)
+    last = sum(len(run) for run in runs) - 1
+    places = [round(part * last / _PIECES) for part in range(_PIECES + 1)]
+    quantiles = tuple(np.unique(kths(runs, places)).astype(np.float64).tolist())
     sums = [_sums(run, fill, largest) for run in runs]
     # A missing value is filled, so its distance is 0. The mean of the distances is at most one standard deviation, so
     # the difference of squares loses no digits.
@@ -282,7 +312,28 @@ def fit_numeric(name: str, dtype: pl.DataType, rows: int, runs: Sequence[NDArray
     deviation = math.sqrt(math.fsum(one for _, one in sums) / rows - mean**2)
     _refuse_dwarfed(name, runs, fill, _LEAST_SPREAD * deviation * largest)
     scale = float(f"{largest * deviation:.{_SIGNIFICANT_DIGITS}g}")
-    return NumericState(name=name, fill=fill, mean=fill + _rounded(largest * mean, scale), scale=scale)
+    mean = fill + _rounded(largest * mean, scale)
+    return NumericState(name=name, fill=fill, mean=mean, scale=scale, quantiles=quantiles)
+
+
+def fit_label(objective: ObjectiveName, runs: Sequence[NDArray[np.float64]]) -> LabelState:
+    """Fit the label of training rows, whose values are `runs` in any order, for a model that learns `objective`.
+
+    Two values differ, at least. The sums of the runs are added exactly, so their order does not matter. Where float64
+    cannot hold the spread of the labels, it stays 1.
+    """
+    facts, rows = facts_of(objective), sum(len(run) for run in runs)
+    with np.errstate(over="ignore"):
+        mean = math.fsum(float(run.sum()) for run in runs) / rows
+        if facts.link == "sigmoid":
+            return LabelState(level=_rounded(math.log(mean / (1 - mean)), 1.0))
+        if facts.link == "exp":
+            return LabelState(level=_rounded(math.log(mean), 1.0))
+        spread = math.sqrt(math.fsum(float(np.square(run - mean).sum()) for run in runs) / rows)
+    if not 0 < spread < math.inf:
+        return LabelState()
+    spread = float(f"{spread:.{_SIGNIFICANT_DIGITS}g}")
+    return LabelState(level=_rounded(mean, spread), spread=spread)
 
 
 def _sums(run: NDArray[Any], fill: float, largest: float) -> tuple[float, float]:

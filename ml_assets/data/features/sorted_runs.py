@@ -23,6 +23,8 @@ RUN = "run"
 """Column of `merged`: number of the run of a text."""
 MOST_AT_ONCE = 1_000_000
 """Texts that are merged at once, over all runs."""
+MOST_NUMBERS_AT_ONCE = 4_000_000
+"""Numbers that are sorted at once, over all runs."""
 
 
 def median(runs: Sequence[NDArray[Any]]) -> float:
@@ -32,35 +34,51 @@ def median(runs: Sequence[NDArray[Any]]) -> float:
     if not values:
         raise ValueError("no values have no median")
     lower, upper = (values - 1) // 2, values // 2
-    middle = [float(kth(runs, place)) for place in sorted({lower, upper})]
+    middle = kths(runs, sorted({lower, upper})).astype(np.float64)
     with np.errstate(over="ignore"):
         return float(np.mean(middle))
 
 
-def kth(runs: Sequence[NDArray[Any]], place: int) -> Any:
-    """Return the value at `place`, 0-based, of all values of sorted runs of the same dtype.
+def kths(
+    runs: Sequence[NDArray[Any]], places: Sequence[int], at_once: int = MOST_NUMBERS_AT_ONCE
+) -> NDArray[Any]:
+    """Return the values at `places`, 0-based, of all values of sorted runs of the same dtype.
 
-    Pivots of the runs enclose the value. Only values between two pivots are copied: about the square root of the
-    number of values times that of runs.
+    Up to `at_once` values are sorted together. Of more, pivots of the runs enclose each value, and only values between
+    two pivots are copied: about the square root of the number of values times that of runs.
     """
     values, filled = sum(len(run) for run in runs), [run for run in runs if len(run)]
+    wanted = np.asarray(places, dtype=np.int64)
+    if values <= at_once:
+        return np.sort(np.concatenate(filled))[wanted]
     step = max(1, math.isqrt(values // len(filled)))
     pivots = np.unique(np.concatenate([run[::step] for run in filled]))
     # The largest pivot below which there are at most `place` values; the first one is the least of all values.
-    last = bisect_right(range(len(pivots)), place, key=lambda i: _count(filled, pivots[i], "left")) - 1
-    at_most = _count(filled, pivots[last], "right")
-    if place < at_most:
-        return pivots[last]
-    between: list[NDArray[Any]] = []
-    for run in filled:
-        begin = _place(run, pivots[last], "right")
-        end = len(run) if last + 1 == len(pivots) else _place(run, pivots[last + 1], "left")
-        between.append(run[begin:end])
-    return np.sort(np.concatenate(between))[place - at_most]
+    low, high = np.zeros(len(wanted), np.int64), np.full(len(wanted), len(pivots), np.int64)
+    while (high - low > 1).any():
+        middle = (low + high) // 2
+        is_below = _counts(filled, pivots[middle], "left") <= wanted
+        low, high = np.where(is_below, middle, low), np.where(is_below, high, middle)
+    found = pivots[low]
+    at_most = _counts(filled, found, "right")
+    for one in np.flatnonzero(wanted >= at_most):
+        after = low[one] + 1
+        between: list[NDArray[Any]] = []
+        for run in filled:
+            begin = _place(run, found[one], "right")
+            end = len(run) if after == len(pivots) else _place(run, pivots[after], "left")
+            between.append(run[begin:end])
+        found[one] = np.sort(np.concatenate(between))[wanted[one] - at_most[one]]
+    return found
 
 
-def _count(runs: Sequence[NDArray[Any]], value: Any, side: Literal["left", "right"]) -> int:
-    return sum(_place(run, value, side) for run in runs)
+def _counts(
+    runs: Sequence[NDArray[Any]], values: NDArray[Any], side: Literal["left", "right"]
+) -> NDArray[np.int64]:
+    found = np.zeros(len(values), np.int64)
+    for run in runs:
+        found += np.searchsorted(run, values, side)
+    return found
 
 
 def _place(run: NDArray[Any], value: Any, side: Literal["left", "right"]) -> int:

@@ -123,11 +123,14 @@ def input_spec(fitted: FittedState, blob: str = "", vocabulary: int = 0) -> Inpu
     return InputSpec(
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.standardised_fill for column in fitted.numeric),
+        quantiles=tuple(column.standardised_quantiles for column in fitted.numeric),
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
         blob=blob,
         classes=fitted.classes,
         vocabulary=vocabulary,
+        level=fitted.label.level,
+        spread=fitted.label.spread,
     )
 
 

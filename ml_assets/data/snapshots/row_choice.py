@@ -20,10 +20,12 @@ from numpy.typing import NDArray
 
 from ml_assets.data.features.encoding import (
     FittedState,
+    LabelState,
     class_ids,
     counted_texts,
     fit_categorical,
     fit_classes,
+    fit_label,
     fit_numeric,
     require_columns,
 )
@@ -288,8 +290,17 @@ def _fit(
         for place, name in enumerate(inputs.categorical)
     ]
     return FittedState(
-        numeric=tuple(numeric), categorical=tuple(categorical), classes=_classes(chosen, schema)
+        numeric=tuple(numeric),
+        categorical=tuple(categorical),
+        classes=_classes(chosen, schema),
+        label=_label(chosen.spec, facts),
     )
+
+
+def _label(spec: RowSpec, facts: Sequence[PartitionFacts]) -> LabelState:
+    if spec.objective is None or not spec.has_levels:
+        return LabelState()
+    return fit_label(spec.objective, [one.labels.map() for one in facts if one.labels is not None])
 
 
 def with_blobs(rows: pl.DataFrame, table: pl.LazyFrame, column: str) -> Iterator[pl.DataFrame]:

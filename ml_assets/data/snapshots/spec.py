@@ -162,6 +162,11 @@ class RowSpec:
         return self.objective is not None and facts_of(self.objective).has_classes
 
     @property
+    def has_levels(self) -> bool:
+        """True if a model's output has a level and a spread that follow from the labels (`LabelState`)."""
+        return self.objective is not None and facts_of(self.objective).estimates_label
+
+    @property
     def has_tokens(self) -> bool:
         """True if rows are texts, whose labels are numbers of tokens."""
         return self.objective is not None and facts_of(self.objective).has_tokens

@@ -44,6 +44,10 @@ class InputSpec:
     """F names: the columns of `numeric`, which are standardised."""
     fill: tuple[float, ...]
     """F float32: the standardised number that replaces a missing value."""
+    quantiles: tuple[tuple[float, ...], ...] = ()
+    """F tuples: standardised numbers, float32, ascending, that divide the known values of training rows into up to 16
+    equal parts, from the least to the greatest. A tuple is empty if the column is constant. No tuples if the snapshot
+    was made before 0.2."""
     categorical: tuple[str, ...]
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
@@ -54,6 +58,11 @@ class InputSpec:
     """Classes of the label, in the order of the model's outputs; empty if the label is a number."""
     vocabulary: int = 0
     """Number of token ids, 0 to `vocabulary` − 1, that `decode` may return for a text; 0 if rows are not texts."""
+    level: float = 0.0
+    """Output of a model that predicts the mean label: the mean, its logarithm (count) or log-odds (binary). 0 for
+    classes, lists and texts."""
+    spread: float = 1.0
+    """Standard deviation of the label if the output is in its unit; else 1."""
 
     @property
     def outputs(self) -> int:
@@ -284,9 +293,21 @@ def _source(columns: list[str], **facts: Any) -> SourceValues:
     return SourceValues(columns=tuple(columns), **facts)
 
 
-def _inputs(blob: str, vocabulary: int, **columns: list[Any]) -> InputSpec:
+def _inputs(
+    blob: str,
+    vocabulary: int,
+    level: float = 0.0,
+    spread: float = 1.0,
+    quantiles: Sequence[list[float]] = (),
+    **columns: list[Any],
+) -> InputSpec:
     return InputSpec(
-        blob=blob, vocabulary=vocabulary, **{name: tuple(values) for name, values in columns.items()}
+        blob=blob,
+        vocabulary=vocabulary,
+        level=level,
+        spread=spread,
+        quantiles=tuple(map(tuple, quantiles)),
+        **{name: tuple(values) for name, values in columns.items()},
     )
 
 

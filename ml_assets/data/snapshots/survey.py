@@ -112,6 +112,8 @@ class PartitionFacts:
     """Label of the first training row."""
     labels_alike: bool = True
     """True if all training rows have this label."""
+    labels: NumbersRun | None = None
+    """Labels of training rows, float64, in order of the table. Only if a model's output has a level."""
     classes: dict[SplitName, tuple[Any, ...] | None] = field(
         default_factory=dict[SplitName, tuple[Any, ...] | None]
     )
@@ -135,6 +137,7 @@ class PartitionFacts:
             self,
             numbers={name: at(run) for name, run in self.numbers.items()},
             weights={split: at(run) for split, run in self.weights.items()},
+            labels=None if self.labels is None else at(self.labels),
         )
 
 
@@ -177,6 +180,9 @@ def survey(order: Survey) -> PartitionFacts:
             for split in SPLITS
             if split in taken and spec.weight is not None
         }
+        labels = None
+        if label is not None and spec.has_levels:
+            labels = runs.add(label.cast(pl.Float64).to_numpy())
     return PartitionFacts(
         rows=rows,
         in_splits=frame.height,
@@ -194,6 +200,7 @@ def survey(order: Survey) -> PartitionFacts:
         },
         label=None if label is None else label[0],
         labels_alike=label is None or label.n_unique() == 1,
+        labels=labels,
         classes={
             split: _few(taken[split][spec.label]) for split in SPLITS if split in taken and spec.has_classes
         },

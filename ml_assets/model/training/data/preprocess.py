@@ -20,25 +20,29 @@ from ml_assets.data.snapshots.split_reader import InputSpec, Rows
 
 
 class Preprocess(nn.Module):
-    """Replaces missing values by `fill`."""
+    """Replaces missing values by `fill`, unless the pipeline's model reads them itself."""
 
     fill: torch.Tensor
 
-    def __init__(self, inputs: InputSpec) -> None:
+    def __init__(self, inputs: InputSpec, leaves_missing: bool = False) -> None:
         super().__init__()
         self.register_buffer("fill", torch.tensor(inputs.fill, dtype=torch.float32))
+        self._leaves_missing = leaves_missing
 
     def forward(self, numeric: torch.Tensor) -> torch.Tensor:
-        """Map `[B, F]` float32 with NaN where missing to `[B, F]` float32 without NaN."""
-        return torch.where(torch.isnan(numeric), self.fill, numeric)
+        """Map `[B, F]` float32 with NaN where missing to `[B, F]` float32, without NaN if it fills."""
+        return numeric if self._leaves_missing else torch.where(torch.isnan(numeric), self.fill, numeric)
 
 
 class FullModel(nn.Module):
-    """Fill and the pipeline's model: standardised numbers, ids and blobs in, the objective's input out."""
+    """Fill and the pipeline's model: standardised numbers, ids and blobs in, the objective's input out.
+
+    A model with the attribute `reads_missing = True` gets the numbers with NaN where one is missing.
+    """
 
     def __init__(self, inputs: InputSpec, core: nn.Module) -> None:
         super().__init__()
-        self.preprocess = Preprocess(inputs)
+        self.preprocess = Preprocess(inputs, leaves_missing=getattr(core, "reads_missing", False))
         self.core = core
 
     def forward(

@@ -38,6 +38,9 @@ class Objective:
     reads_blob: bool = False
     """The target is the blob, `[B, T]` whole numbers, instead of the label `[B]`. The output has a score for each
     class, `[B, T, V]`, instead of one number per row."""
+    dimensions: int = 1
+    """Dimensions of the output. In training, a model may answer with one more, the first: the outputs of its
+    members."""
     reads_lists: bool = False
     """The target is `[B, 2]`, the label and the number of the row's list in the batch, and the loss is summed over
     lists."""
@@ -67,8 +70,11 @@ class Objective:
         return batch.blob
 
     def loss(self, output: torch.Tensor, batch: Batch) -> torch.Tensor:
-        """Return the loss, a scalar summed over the rows of `batch`, or over its lists."""
-        return self.loss_sum(output, self.target(batch))
+        """Return the loss, a scalar summed over the rows of `batch`, or over its lists; of members, their mean."""
+        target = self.target(batch)
+        if output.ndim <= self.dimensions:
+            return self.loss_sum(output, target)
+        return torch.stack([self.loss_sum(member, target) for member in output]).mean()
 
     def predicted(self, output: torch.Tensor, blob: torch.Tensor | None = None) -> torch.Tensor:
         """Return the prediction for people that `output` stands for: `[B]`, `[B, classes]`, or for texts, which are
@@ -237,9 +243,11 @@ OBJECTIVES: dict[str, Objective] = {
     "binary": Objective(loss_sum=_halting(_summed(_cross_entropy)), link=torch.sigmoid),
     "regression": Objective(loss_sum=_halting(_summed(_squared_error)), link=_unchanged),
     "count": Objective(loss_sum=_halting(_summed(_poisson)), link=torch.exp),
-    "multiclass": Objective(loss_sum=_halting(_summed(_cross_entropy_of_classes)), link=_softmax),
+    "multiclass": Objective(
+        loss_sum=_halting(_summed(_cross_entropy_of_classes)), link=_softmax, dimensions=2
+    ),
     "ranking": Objective(loss_sum=_halting(_listwise), link=_unchanged, reads_lists=True),
-    "next_token": Objective(loss_sum=_halting(_next_token), reads_blob=True),
+    "next_token": Objective(loss_sum=_halting(_next_token), reads_blob=True, dimensions=3),
 }
 
 

@@ -1,0 +1,142 @@
+"""The default network for tables: a mean of small networks over numbers in pieces, missing values and categories.
+
+    from ml_assets.model.tabular import tabular
+
+    def build(inputs):
+        return tabular(inputs)
+
+Parts, and where they are from. A number becomes up to 16 pieces between quantiles of the training rows, so that its
+effect may bend anywhere (piecewise-linear encoding: Gorishniy et al. 2022, arXiv:2203.05556). Members are small
+networks in one pass, each with a loss of its own, and their mean is the answer (TabM: Gorishniy et al. 2025,
+arXiv:2410.24210; here they share embeddings alone). Beside each member a linear part reads the same columns, so what
+adds up is learned first. It fits every objective but texts: the outputs begin at the level and with the spread of the
+label. Not here: standardising, quantiles and categories' ids (`data.features.encoding`), and losses of members
+(`training.step.objectives`).
+"""
+
+# pyright: reportUnknownMemberType=false
+# (the annotations of torch are partial)
+
+import math
+from itertools import pairwise
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+from ml_assets.data.snapshots.split_reader import InputSpec
+from resources.job.errors import BadConfiguration
+
+LARGEST = 4.0
+"""Standard deviations from the mean at which a number is cut off. Its pieces end with the training rows."""
+
+
+class Tabular(nn.Module):
+    """Network for tables. In training it answers with the outputs of its members, otherwise with their mean."""
+
+    category_plan = ("embeddings.*",)
+    reads_missing = True
+
+    columns: torch.Tensor
+    begins: torch.Tensor
+    slopes: torch.Tensor
+
+    def __init__(
+        self, inputs: InputSpec, members: int, width: int, layers: int, embedding: int, dropout: float
+    ) -> None:
+        super().__init__()
+        self.members, self.outputs, self.dropout = members, inputs.outputs, dropout
+        self.level, self.spread = inputs.level, inputs.spread
+        pieces = [
+            (number, begin, 1 / (end - begin))
+            for number, ends in enumerate(inputs.quantiles)
+            for begin, end in pairwise(ends)
+        ]
+        self.register_buffer("columns", torch.tensor([number for number, _, _ in pieces], dtype=torch.long))
+        self.register_buffer("begins", torch.tensor([begin for _, begin, _ in pieces]))
+        self.register_buffer("slopes", torch.tensor([slope for _, _, slope in pieces]))
+
+        self._direct = members * inputs.outputs
+        widths = [min(embedding, (size + 1) // 2) for size in inputs.cardinalities]
+        self.embeddings = nn.ModuleList(
+            nn.Embedding(size, self._direct + columns)
+            for size, columns in zip(inputs.cardinalities, widths, strict=True)
+        )
+        """First the effect of the category on each output, then what the members read."""
+        for table in self.embeddings:
+            assert isinstance(table, nn.Embedding)
+            nn.init.zeros_(table.weight[:, : self._direct])
+            nn.init.normal_(table.weight[:, self._direct :], std=0.3)
+        numbers = len(inputs.numeric)
+        read = len(pieces) + 2 * numbers + sum(widths)
+        self.direct = nn.Linear(read, self._direct, bias=False)
+        nn.init.zeros_(self.direct.weight)
+        self.first = nn.Linear(read, members * width)
+        nn.init.normal_(self.first.weight, std=1 / math.sqrt(max(read, 1)))
+        nn.init.zeros_(self.first.bias)
+        with (
+            torch.no_grad()
+        ):  # a number that no training row lacks trains nothing here, so it begins without effect
+            self.first.weight[:, len(pieces) + numbers : len(pieces) + 2 * numbers] = 0
+        self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
+        for _ in range(layers - 1):
+            self.weights.append(torch.randn(members, width, width) * math.sqrt(2 / width))
+            self.biases.append(torch.zeros(members, 1, width))
+        self.weights.append(torch.randn(members, width, inputs.outputs) * 0.5 / math.sqrt(width))
+        self.biases.append(torch.zeros(members, 1, inputs.outputs))
+        matrices = [self.direct.weight, self.first.weight, *self.weights]
+        self.flops_per_row = 6 * sum(matrix.numel() for matrix in matrices)  # for the figure mfu
+
+    def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+        """Answer for `numeric [B, F]` float32, NaN where missing, and `category [B, C]` int64: `[B]`, or scores
+        `[B, classes]`; in training `[members, B]` or `[members, B, classes]`."""
+        missing = torch.isnan(numeric)
+        known = torch.where(missing, 0.0, numeric)
+        pieces = ((known[:, self.columns] - self.begins) * self.slopes).clamp(0, 1)
+        looked_up = [table(category[:, i]) for i, table in enumerate(self.embeddings)]
+        embedded = [found[:, self._direct :] for found in looked_up]
+        read = torch.cat([pieces, known.clamp(-LARGEST, LARGEST), missing.to(pieces.dtype), *embedded], dim=1)
+        read = self._dropped(read)
+        effects = self.direct(read)
+        for found in looked_up:
+            effects = effects + found[:, : self._direct]
+        hidden = self._by_member(self.first(read))
+        for weight, bias in zip(self.weights, self.biases, strict=True):
+            hidden = torch.baddbmm(bias, self._dropped(functional.relu(hidden)), weight)
+        answer = (hidden + self._by_member(effects)) * self.spread + self.level
+        answer = answer.squeeze(2) if self.outputs == 1 else answer
+        return answer if self.training else answer.mean(dim=0)
+
+    def _by_member(self, values: torch.Tensor) -> torch.Tensor:
+        """Turn `[B, members · n]` into `[members, B, n]`."""
+        return values.unflatten(1, (self.members, -1)).transpose(0, 1)
+
+    def _dropped(self, values: torch.Tensor) -> torch.Tensor:
+        return functional.dropout(values, self.dropout, self.training)
+
+
+def tabular(
+    inputs: InputSpec,
+    *,
+    members: int = 16,
+    width: int = 32,
+    layers: int = 2,
+    embedding: int = 8,
+    dropout: float = 0.1,
+) -> Tabular:
+    """Build the default network for the columns of a training set (`inputs`).
+
+    `members` networks of `layers` layers with `width` units each; `embedding` is the largest width of a category, and
+    `dropout` the share of columns and units that each pass of the training leaves out.
+    Raises `BadConfiguration` for rows with blobs or texts, and for a training set of a release before 0.2.
+    """
+    if inputs.blob or inputs.vocabulary:
+        raise BadConfiguration(
+            "tabular reads numbers and categories, and these rows have blobs: write a network of your own"
+        )
+    if len(inputs.quantiles) != len(inputs.numeric):
+        raise BadConfiguration(
+            "tabular needs the quantiles of numbers, which the fitted state of an earlier release lacks: train without "
+            "init_from, so that the training set is made anew"
+        )
+    return Tabular(inputs, members, width, layers, embedding, dropout)

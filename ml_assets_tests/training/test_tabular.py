@@ -1,0 +1,139 @@
+"""The default network for tables: members, missing numbers, categories, and each objective."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from ml_assets.data.snapshots.split_reader import InputSpec
+from ml_assets.model.tabular import tabular
+from ml_assets.model.training.data.batches import Batch
+from ml_assets.model.training.data.preprocess import FullModel
+from ml_assets.model.training.step.objectives import objective_of
+from resources.job.errors import BadConfiguration
+
+ENDS = tuple(float(end) for end in np.linspace(-2, 2, 17))
+ROWS = 512
+
+
+def spec(**facts: Any) -> InputSpec:
+    return InputSpec(
+        **{
+            "numeric": ("bent", "never"),
+            "fill": (0.0, 0.0),
+            "quantiles": (ENDS, ()),
+            "categorical": ("place",),
+            "cardinalities": (4,),
+            **facts,
+        }
+    )
+
+
+def batch_of(label: torch.Tensor, numeric: torch.Tensor, category: torch.Tensor) -> Batch:
+    lists = torch.arange(len(label)) // 8
+    return Batch(row=np.arange(len(label)), numeric=numeric, category=category, label=label, lists=lists)
+
+
+def some_rows() -> tuple[torch.Tensor, torch.Tensor]:
+    draw = torch.Generator().manual_seed(1)
+    numeric = torch.stack([4 * torch.rand(ROWS, generator=draw) - 2, torch.zeros(ROWS)], dim=1)
+    numeric[::5, 0] = torch.nan
+    return numeric, torch.randint(0, 4, (ROWS, 1), generator=draw)
+
+
+def learned(model: FullModel, objective: str, batch: Batch, steps: int = 150) -> float:
+    """Return the loss of a row after some steps of training."""
+    torch.manual_seed(1)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        (objective_of(objective).loss(model(*batch.inputs), batch) / ROWS).backward()
+        optimizer.step()
+    model.eval()
+    with torch.no_grad():
+        return float(objective_of(objective).loss(model(*batch.inputs), batch) / ROWS)
+
+
+def full(inputs: InputSpec, **settings: Any) -> FullModel:
+    torch.manual_seed(1)
+    return FullModel(inputs, tabular(inputs, **settings))
+
+
+@pytest.mark.parametrize(
+    ("objective", "classes", "limit"),
+    [
+        ("binary", (), 0.2),
+        ("regression", (), 20.0),
+        ("quantile 0.5", (), 2.0),
+        ("count", (), 0.9),
+        ("multiclass", ("a", "b", "c"), 0.2),
+        ("ranking", (), 2.0),
+    ],
+)
+def test_it_learns_each_objective(objective: str, classes: tuple[str, ...], limit: float) -> None:
+    """What decides is a bend, a missing number and a category."""
+    numeric, category = some_rows()
+    known = torch.nan_to_num(numeric[:, 0], nan=3.0)
+    size = known.abs() + (category[:, 0] == 2)
+    label, level, spread = {
+        "binary": (size > 1.5, 0.0, 1.0),
+        "regression": (1000 + 50 * size, 1075.0, 50.0),
+        "quantile 0.5": (1000 + 50 * size, 1075.0, 50.0),
+        "count": (size.round(), 0.5, 1.0),
+        "multiclass": (size.clamp(0, 2.9).long(), 0.0, 1.0),
+        "ranking": (size.round(), 0.0, 1.0),
+    }[objective]
+    inputs = spec(classes=classes, level=level, spread=spread)
+    batch = batch_of(label.float(), numeric, category)
+    model = full(inputs, members=4, dropout=0.0)
+    objective_of(objective).check(model.eval()(*batch.inputs), batch, inputs.outputs)
+    assert learned(model.train(), objective, batch) < limit
+
+
+def test_members_learn_on_their_own_and_answer_together() -> None:
+    numeric, category = some_rows()
+    model = full(spec(), members=5, dropout=0.0)
+    outputs = model.train()(numeric, category)
+    assert outputs.shape == (5, ROWS)
+    batch = batch_of((numeric[:, 0] > 0).float(), numeric, category)
+    objective = objective_of("binary")
+    alone = torch.stack([objective.loss(one, batch) for one in outputs])
+    assert objective.loss(outputs, batch).item() == pytest.approx(alone.mean().item())
+    assert torch.allclose(model.eval()(numeric, category), outputs.mean(dim=0), atol=1e-6)
+    assert alone.std() > 0
+
+
+def test_before_training_it_answers_with_the_level_of_the_label() -> None:
+    numeric, category = some_rows()
+    answers = full(spec(level=1000.0, spread=10.0)).eval()(numeric, category)
+    assert (answers - 1000).abs().max() < 50
+
+
+def test_a_number_that_no_training_row_lacked_changes_little_when_it_is_missing() -> None:
+    """Its flag was never set, so its weights stayed where they began."""
+    numeric, category = some_rows()
+    model = full(spec())
+    batch = batch_of((numeric[:, 0] > 0).float(), numeric, category)
+    learned(model, "binary", batch, steps=20)
+    lacking = numeric.clone()
+    lacking[:, 1] = torch.nan
+    with torch.no_grad():
+        assert torch.equal(model(lacking, category), model(numeric, category))
+
+
+@pytest.mark.parametrize("columns", ["numbers", "categories"])
+def test_a_table_of_numbers_or_of_categories_alone(columns: str) -> None:
+    numeric, category = some_rows()
+    if columns == "numbers":
+        model, inputs = full(spec(categorical=(), cardinalities=())), (numeric, category[:, :0])
+    else:
+        model, inputs = full(spec(numeric=(), fill=(), quantiles=())), (numeric[:, :0], category)
+    assert model.eval()(*inputs).isfinite().all()
+
+
+def test_texts_and_old_training_sets_are_refused() -> None:
+    with pytest.raises(BadConfiguration, match="write a network of your own"):
+        tabular(spec(blob="picture"))
+    with pytest.raises(BadConfiguration, match="without init_from"):
+        tabular(spec(quantiles=()))
