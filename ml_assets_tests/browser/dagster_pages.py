@@ -107,7 +107,7 @@ class Pages:
 
         `folder` begins its address; the report holds the text `says`.
         """
-        with self.page.context.expect_page() as opened:
+        with self.page.context.expect_page(timeout=PATIENCE_SECONDS * 1000) as opened:
             self.page.locator(f"a[href*='/{folder}/']").first.click()
         report = opened.value
         expect(report.locator("h1")).to_be_visible()
