@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import date, datetime, timedelta
 from pathlib import Path
+from random import Random
 from zoneinfo import ZoneInfo
 
 import click
@@ -19,7 +20,8 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffold.csv_tables import CsvRefused, infer
-from ml_assets.data.features.cut_and_rebuild import leak_test
+from ml_assets.components.specs import FeatureTableSpec
+from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
 from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets.data.validation.check import check_partitions
@@ -43,11 +45,34 @@ class Case:
     """Option `--known`."""
     known_numbers: tuple[str, ...] = ()
     known_words: tuple[str, ...] = ()
+    past_numbers: tuple[str, ...] = ()
+    past_words: tuple[str, ...] = ()
+    """Other columns whose earlier values are features."""
     cadence: str = "daily"
     zone: str = "UTC"
 
 
+def _stations() -> list[str]:
+    """Return rows in which `sold` follows the temperature and the sky of the day before, but no die."""
+    draw, lines = Random(1), []
+    for station in "AB":
+        temp, sky = 10.0, "sun"
+        for day in DAYS:
+            sold = round(5 * temp + 20 * (sky == "rain") + draw.gauss(0, 2))
+            temp, sky = draw.gauss(10, 3), draw.choice(["sun", "rain", "fog"])
+            lines.append(f"{day},{station},{temp:.1f},{temp:.1f},{sky},{draw.randint(1, 6)},{sold}")
+    return lines
+
+
 CASES = {
+    "stations_with_other_columns": Case(
+        "date,station,temp,temp_last,sky,die,sold",
+        _stations(),
+        ("date", "station"),
+        ("station",),
+        past_numbers=("temp", "temp_last_in_file"),
+        past_words=("sky",),
+    ),
     "a_row_a_day": Case("Day,Sold", [f"{d},{100 + d.day}" for d in DAYS], ("day",), zone="Europe/Berlin"),
     "german_with_stores": Case(
         "Datum;Filiale;Umsatz €",
@@ -157,15 +182,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
         rows = pl.concat(frames.values())
         (section,) = features.inputs
         days = [date.fromisoformat(key) for key in (keys[len(keys) // 2], keys[-1])]
-        report = leak_test(
-            build,
-            {section.table: rows},
-            {section.table: section.known_at},
-            *days,
-            primary_key=features.contract.primary_key,
-            labels=features.labels,
-            partition_date=features.partition_date,
-        )
+        report = _leak_tested(features, build, rows, days)
         built = build({section.table: rows}, bounds[keys[0]][0], bounds[keys[-1]][1])
         findings |= check_partitions({"features": built}, features.contract)
     assert len(rows) == len(built) == len(case.lines)
@@ -174,7 +191,11 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert not [key for found in uneven for key, finding in found.items() if finding.blocks]
     assert dataset.contract.primary_key == case.key
     calendar = ("weekday",) if case.cadence == "daily" else ()
-    assert model.features.categorical == (*calendar, *case.series, *case.known_words)
+    last_words = tuple(f"{name}_last" for name in case.past_words)
+    assert model.features.categorical == (*calendar, *case.series, *case.known_words, *last_words)
+    others = [f"{name}_{what}" for name in case.past_numbers for what in ("last", "change", "mean")]
+    of_past = [name for name in model.features.numeric if name.endswith(("_last", "_change", "_mean"))]
+    assert of_past == [f"{case.label}_{what}" for what in ("last", "change", "mean")] + others
     assert (
         model.features.numeric[len(model.features.numeric) - len(case.known_numbers) :] == case.known_numbers
     )
@@ -182,6 +203,65 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
     assert latest == days[-1]
+
+
+def _leak_tested(
+    features: FeatureTableSpec, build: Build, rows: pl.DataFrame, days: list[date]
+) -> LeakReport:
+    (section,) = features.inputs
+    return leak_test(
+        build,
+        {section.table: rows},
+        {section.table: section.known_at or ()},
+        *days,
+        primary_key=features.contract.primary_key,
+        labels=features.labels,
+        partition_date=features.partition_date,
+    )
+
+
+def test_each_column_of_the_day_itself_is_a_leak(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    """`known_at` of the written table hides numbers and texts of the predicted day from each feature."""
+    case = CASES["stations_with_other_columns"]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join([case.heading, *case.lines, ""]))
+    folder = sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file)})
+    written = (folder / "features.py").read_text()
+    changed = written.replace('offset_by(f"{lag}d")', 'offset_by(f"{lag - 1}d")')
+    assert changed != written
+    (folder / "features.py").write_text(changed)
+    with sandbox.build_component_tree() as tree:
+        components = list(tree.get_all_components(SpecComponent))
+        dataset, features = _spec(components, Dataset), _spec(components, FeatureTable)
+        rows = pl.concat(map(resolve_function(dataset.source.function), DAYS))
+        report = _leak_tested(
+            features, building(resolve_function(features.function)), rows, [DAYS[45], DAYS[-1]]
+        )
+    found = {leak.column for leak in report.leaks}
+    assert {"sold_last", "temp_last", "temp_change", "temp_mean", "sky_last"} <= found
+
+
+def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
+    draw, names = Random(1), [f"sensor_{n}" for n in range(40)]
+    lines, strength = [], [0.0] * 40
+    for day in DAYS:
+        sold = sum(strength[:30]) + draw.gauss(0, 1)
+        strength = [draw.gauss(0, 1) for _ in names]
+        lines.append(",".join([str(day), *(f"{value:.3f}" for value in strength), f"{sold:.3f}"]))
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join([",".join(["day", *names, "sold"]), *lines]))
+    table = infer(file)
+    taken = table.past.numbers
+    assert 1 <= len(taken) <= 3
+    assert "too few rows can tell more apart" in table.past.note
+    # Rows of the splits that measure a model must not choose its features.
+    kept = lines[: table.window["train"]]
+    file.write_text(
+        "\n".join(
+            [",".join(["day", *names, "sold"]), *kept, *(f"{day},{'7,' * 40}1" for day in DAYS[len(kept) :])]
+        )
+    )
+    assert infer(file).past.numbers == taken
 
 
 def _is_in_house_style(folder: Path, *steps: str) -> None:

@@ -15,6 +15,7 @@ from pathlib import Path
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
+from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.data.sources.file_formats import CODE, texts_of_csv
 from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
 from ml_assets.data.validation.column_types import NUMERIC, type_name
@@ -37,7 +38,20 @@ _DATES = (
 )
 _TIMES = ("", " %H:%M:%S", "T%H:%M:%S", " %H:%M", "T%H:%M", " %H:%M:%S%.f", "T%H:%M:%S%.f")
 _OFFSETS = ("", "%#z")
-_PLATFORM = frozenset({"known_at", "partition_date", "predicted_at", "label_known_at", "weekday", "hour"})
+_OF_PAST = re.compile(r"(.+)_(last|change|mean|season|[0-9]+[dw])")
+"""Names of features, after the name of their column."""
+_PLATFORM = frozenset(
+    {
+        "known_at",
+        "partition_date",
+        "predicted_at",
+        "label_known_at",
+        "weekday",
+        "hour",
+        "season_sin",
+        "season_cos",
+    }
+)
 """Columns that the written files add. A column of the file with such a name is renamed."""
 _COMMA = r"^[+-]?[0-9]+,[0-9]+$"
 _THOUSANDS = r"^[+-]?[0-9]{1,3},[0-9]{3}$"
@@ -101,8 +115,17 @@ class CsvTable:
     objective: ObjectiveName
     typical: float
     """Mean absolute label."""
-    lags: tuple[int, ...]
-    """Distances, in partitions, at which earlier rows exist."""
+    by_hour: bool
+    """True if days have rows of many hours: the past of a row is that of the same hour."""
+    past: PastColumns
+    """Other columns whose earlier values are features."""
+    season: tuple[int, ...]
+    """Distances, in partitions, of the same season, at which earlier rows exist."""
+
+    @property
+    def window(self) -> dict[str, int]:
+        """Partitions of each split of a first model."""
+        return window_of(self.partitions, self.gaps)
 
     @property
     def label_is_binary(self) -> bool:
@@ -128,6 +151,8 @@ class CsvTable:
         time = "" if self.column.dtype == "date" else f", with a time{offset}"
         gaps = f"; {self.gaps} of {self.partitions} {self.unit}s have no row" if self.gaps else ""
         kind = "true or false" if self.label_is_binary else "a number"
+        past = ", ".join((self.label, *self.past.numbers, *self.past.words))
+        same_hour = " at the same hour" * self.by_hour
         renamed = [
             f"{column.title!r} is {column.name}" for column in self.columns if column.name != column.title
         ]
@@ -139,6 +164,8 @@ class CsvTable:
             f"series       {', '.join(self.series) or 'none: all rows are about the same thing'}",
             f"label        {self.label}, {kind}; --label COLUMN for another",
             f"in advance   {', '.join(self.known) or 'no column is known'}; --known COLUMN,COLUMN for others",
+            f"past of      {past}: values of earlier {self.unit}s{same_hour} are features",
+            *([f"left out     {self.past.note}"] * bool(self.past.note)),
             *([f"new names    {name_some(renamed)}"] * bool(renamed)),
             *([f"as text      {name_some(self.texts)}: as numbers, digits would be lost"] * bool(self.texts)),
         )
@@ -201,6 +228,14 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
     values = frame[chosen].cast(pl.Float64).drop_nulls()
     columns = tuple(_column(frame[name], titles[name], name in key) for name in frame.columns)
     partitions = (present[-1] - present[0]).days // length + 1
+    gaps = partitions - len(present)
+    window = window_of(partitions, gaps)
+    validation = present[0] + timedelta(days=length * (partitions - window["validation"] - window["holdout"]))
+    # Rows that are events of their own have no value that continues.
+    continues = _is_unique(frame, (event_time, *series))
+    by_hour = is_time and continues and _has_many_hours(frame, series, moments, time_zone)
+    hour = [moments.dt.convert_time_zone(time_zone).dt.hour().alias(_HOUR)] if by_hour else []
+    others = [name for name in frame.columns if name not in (event_time, chosen, *key, *series, *in_advance)]
     return CsvTable(
         path=path,
         separator=separator,
@@ -215,7 +250,7 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         last_day=days.max(),  # pyright: ignore[reportArgumentType]
         rows=len(frame),
         partitions=partitions,
-        gaps=partitions - len(present),
+        gaps=gaps,
         unevenness=_unevenness(starts),
         primary_key=key,
         series=series,
@@ -224,8 +259,42 @@ def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: 
         known=in_advance,
         objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
         typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
-        lags=_lags(present, length),
+        by_hour=by_hour,
+        past=choose_past(
+            frame.with_columns(hour),
+            others if continues else [],
+            starts=starts,
+            series=[*series, *(_HOUR for _ in hour)],
+            label=chosen,
+            before=validation,
+        ),
+        season=_season(present, length),
     )
+
+
+_HOUR = "__hour"
+_MANY_HOURS = 6
+
+
+def _has_many_hours(frame: pl.DataFrame, series: Sequence[str], moments: pl.Series, zone: str) -> bool:
+    """Return True if a day of a series has rows of six hours or more, on average."""
+    local = moments.dt.convert_time_zone(zone)
+    hours = frame.select(*series, local.dt.date().alias("__day"), local.dt.hour().alias(_HOUR))
+    return hours.n_unique() >= _MANY_HOURS * hours.drop(_HOUR).n_unique()
+
+
+def window_of(partitions: int, gaps: int) -> dict[str, int]:
+    """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train."""
+    present = partitions - gaps
+    holdout, validation = (
+        -(-share * partitions // present)
+        for share in (min(56, max(5, present // 6)), min(28, max(3, present // 10)))
+    )
+    return {
+        "train": min(730, partitions - holdout - validation),
+        "validation": validation,
+        "holdout": holdout,
+    }
 
 
 def _unevenness(starts: pl.Series) -> float:
@@ -268,14 +337,22 @@ def _read(path: Path) -> tuple[str, pl.DataFrame]:
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     """Return the frame with Python names, and each name's heading in the file."""
     titles: dict[str, str] = {}
-    for place, title in enumerate(frame.columns, start=1):
-        name = re.sub(r"\W+", "_", title).strip("_").lower() or f"column_{place}"
-        name = name if name.isidentifier() else f"column_{name}"
-        name = f"{name}_in_file" if name in _PLATFORM or iskeyword(name) else name
+    names = [_name(title, place) for place, title in enumerate(frame.columns, start=1)]
+    for name, title in zip(names, frame.columns, strict=True):
+        # `sold_last` beside `sold` would be the name of a feature, too.
+        feature = _OF_PAST.fullmatch(name)
+        name = f"{name}_in_file" if feature and feature[1] in names else name
         while name in titles:
             name += "_2"
         titles[name] = title
     return frame.rename({title: name for name, title in titles.items()}), titles
+
+
+def _name(title: str, place: int) -> str:
+    """Return a heading as a Python name that no column of the written files has."""
+    name = re.sub(r"\W+", "_", title).strip("_").lower() or f"column_{place}"
+    name = name if name.isidentifier() else f"column_{name}"
+    return f"{name}_in_file" if name in _PLATFORM or iskeyword(name) else name
 
 
 def _typed(frame: pl.DataFrame, titles: dict[str, str]) -> tuple[pl.DataFrame, bool, tuple[str, ...]]:
@@ -474,13 +551,13 @@ def _is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
     return frame.select(columns).n_unique() == len(frame)
 
 
-def _lags(present: Sequence[date], length: int) -> tuple[int, ...]:
-    """Return the distances, in partitions, at which at least a fifth of the partitions have earlier rows."""
+def _season(present: Sequence[date], length: int) -> tuple[int, ...]:
+    """Return distances of the same weekday, or week of the year, at which half of the partitions have earlier rows."""
     known = set(present)
     return tuple(
         lag
-        for lag in ((1, 2, 3, 4) if length == 7 else (1, 2, 3, 7, 14, 21, 28))
-        if 5 * sum(day - timedelta(days=lag * length) in known for day in present) >= len(present)
+        for lag in ((52,) if length == 7 else (7, 14, 21, 28))
+        if 2 * sum(day - timedelta(days=lag * length) in known for day in present) >= len(present)
     )
 
 

@@ -27,7 +27,7 @@ FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 
 CHECKS = (
     "known at     the end of its day or week: change `known_at` in source.py if figures come later",
-    "features     earlier labels, the calendar, and the columns known in advance: see features.py",
+    "features     the calendar, the past of these columns, and columns known in advance: see features.py",
     "gates        better than the naive model; no worse than production by more than 2 %",
 )
 """Assumptions that no file can show, one per document."""
@@ -201,6 +201,8 @@ def _render(template: str, names: Mapping[str, Any]) -> str:
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(names)
 
 
+RECENT = {"daily": tuple(range(1, 8)), "weekly": tuple(range(1, 5))}
+"""Cadence → distances, in partitions, of the recent past."""
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
 STEPS = 2_500
@@ -227,16 +229,19 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the templates' values; `names` are the values that follow from the folder."""
     length = 7 if table.unit == "week" else 1
     first, last = (_beginning(day, length) for day in (table.first_day, table.last_day))
-    window = _window(table)
+    window = table.window
     hour = table.column.dtype == "datetime"
-    past = [f"{table.label}_{lag}{table.unit[0]}" for lag in table.lags]
-    past += [f"{table.label}_mean"] if past else []
+    past = (table.label, *table.past.numbers)
+    earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")]
+    earlier += [f"{table.label}_{lag}{table.unit[0]}" for lag in table.season]
+    earlier += [f"{table.label}_season"] * (len(table.season) > 1)
     # Without a whole year of training, features of the season mislead: the holdout has values that training never saw.
-    season = window["train"] * length >= 365 or not past
+    season = window["train"] * length >= 365
     columns = {column.name: column for column in table.columns}
     known = [columns[name] for name in table.known if name not in table.series]
     words = [column.name for column in known if column.dtype == "string"]
-    categorical = (*(() if length == 7 else ("weekday",)), *table.series, *words)
+    last_words = [f"{name}_last" for name in table.past.words]
+    categorical = (*(() if length == 7 else ("weekday",)), *table.series, *words, *last_words)
     naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
     always = naming if table.event_time in naming else (table.event_time, *naming)
     kept = always if hour else naming
@@ -260,7 +265,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "numeric": [
             *(["hour"] if hour else []),
             *(["season_sin", "season_cos"] if season else []),
-            *past,
+            *earlier,
             *(column.name for column in known_numbers),
         ],
         "categorical": categorical,
@@ -268,8 +273,15 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "season": season,
         "series": table.series,
         "series_list": _listed(table.series),
-        "lags": table.lags,
-        "past": past,
+        "recent": RECENT[table.cadence],
+        "same_season": table.season,
+        "lookback": max(*RECENT[table.cadence], *table.season),
+        "past_list": _listed(past),
+        "past_words": table.past.words,
+        "past_words_list": _listed(table.past.words),
+        "last_words": last_words,
+        "earlier": earlier,
+        "lag_unit": table.unit[0],
         "hour": hour,
         "kept": kept,
         "kept_columns": [columns[name] for name in kept],
@@ -293,20 +305,6 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
 def _beginning(day: date, length: int) -> date:
     """Return the first day of the partition that holds `day`."""
     return day - timedelta(days=day.weekday()) if length == 7 else day
-
-
-def _window(table: CsvTable) -> dict[str, int]:
-    """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train."""
-    present = table.partitions - table.gaps
-    holdout, validation = (
-        -(-share * table.partitions // present)
-        for share in (min(56, max(5, present // 6)), min(28, max(3, present // 10)))
-    )
-    return {
-        "train": min(730, table.partitions - holdout - validation),
-        "validation": validation,
-        "holdout": holdout,
-    }
 
 
 def _day(table: CsvTable) -> str:
