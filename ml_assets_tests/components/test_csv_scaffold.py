@@ -3,10 +3,11 @@
 `tour` trains one from a terminal.
 """
 
+import gzip
 import subprocess
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
 from pathlib import Path
 from random import Random
@@ -19,7 +20,8 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.scaffold.csv_tables import CsvRefused, infer
+from ml_assets.components.scaffold.csv_tables import Asked, infer
+from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
 from ml_assets.data.tables.cadence import Cadence
@@ -50,6 +52,9 @@ class Case:
     """Other columns whose earlier values are features."""
     cadence: str = "daily"
     zone: str = "UTC"
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
+    objective: str = ""
+    """Objective of the model, where it is not clear from the other cases."""
 
 
 def _stations() -> list[str]:
@@ -121,6 +126,46 @@ CASES = {
         known_numbers=("price", "ad"),
         known_words=("plan",),
     ),
+    "as_people_write": Case(
+        "Datum;Geburtstag;Filiale;Umsatz;Anteil;Bezahlt",
+        [
+            f"{d.day}-{d:%b-%Y};{d.day:02}.01.1980;{store};1.{d.day + 100},50 €;{d.day} %;{('ja', 'nein')[d.day % 2]}"
+            for d in DAYS
+            for store in ("Nord", "Süd")
+        ],
+        ("datum", "filiale"),
+        ("filiale",),
+        label="umsatz",
+        options={"label": "Umsatz", "date": "Datum"},
+        objective="regression",
+    ),
+    "classes": Case(
+        "on,shop,amount,weather,sold",
+        [
+            f'{d:%b} {d.day} {d.year},{shop},"$1,{d.day:03}",{["sun", "rain", "fog"][(d.day + shop) % 3]},{d.day}'
+            for d in DAYS
+            for shop in range(2)
+        ],
+        ("on", "shop"),
+        ("shop",),
+        label="weather",
+        options={"label": "weather", "decimal": "point", "entity": "shop"},
+        objective="multiclass",
+    ),
+    "months": Case(
+        "month,fare,sold",
+        [f"{2015 + n // 12}-{n % 12 + 1:02},£{n % 5},{n % 12}" for n in range(80)],
+        ("month",),
+        cadence="monthly",
+        objective="regression",
+    ),
+    "quarters": Case(
+        "at,sold",
+        [f"01/{3 * (n % 4) + 1:02}/{2000 + n // 4},{n % 4}" for n in range(60)],
+        ("at",),
+        cadence="monthly",
+        options={"date_format": "%d/%m/%Y"},
+    ),
     "weeks_with_gaps": Case(
         "week,returned",
         [f"{d},{str(n % 2 == 0).lower()}" for n, d in enumerate(WEEKS) if n % 9],
@@ -161,7 +206,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     folder = sandbox.scaffold_component(
         TrainingPipeline,
         "shop",
-        scaffold_params={"from": str(file), "time_zone": case.zone, "known": case.known},
+        scaffold_params={"from": str(file), "time_zone": case.zone, "known": case.known, **case.options},
     )
     # Long names of a file make lines that the formatter would break.
     _is_in_house_style(folder, "check", *(["format"] if case.label == "sold" else []))
@@ -193,9 +238,13 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     calendar = ("weekday",) if case.cadence == "daily" else ()
     last_words = tuple(f"{name}_last" for name in case.past_words)
     assert model.features.categorical == (*calendar, *case.series, *case.known_words, *last_words)
-    others = [f"{name}_{what}" for name in case.past_numbers for what in ("last", "change", "mean")]
+    assert case.objective in ("", model.evaluation.objective)
+    of_label = [f"{case.label}_{n}" for n in (1, 2, 3)] if case.objective == "multiclass" else [case.label]
+    others = [
+        f"{name}_{what}" for name in (*of_label, *case.past_numbers) for what in ("last", "change", "mean")
+    ]
     of_past = [name for name in model.features.numeric if name.endswith(("_last", "_change", "_mean"))]
-    assert of_past == [f"{case.label}_{what}" for what in ("last", "change", "mean")] + others
+    assert of_past == others
     assert (
         model.features.numeric[len(model.features.numeric) - len(case.known_numbers) :] == case.known_numbers
     )
@@ -278,47 +327,116 @@ def _is_in_house_style(folder: Path, *steps: str) -> None:
 
 
 DATED = "\n".join(f"{day},1" for day in DAYS[:30])
-SOLD = "\n".join(f"{day},{day.day},{day.day}" for day in DAYS[:30])
+SOLD = "\n".join(f"{day},{day.day},{day.day % 9}" for day in DAYS[:30])
+RARE = "\n".join(f"{day},{int(n == 3)}" for n, day in enumerate(DAYS))
+NAMES = "\n".join(f"{day},name {n},{day.day}" for n, day in enumerate(DAYS))
+MONTHS_AS_DAYS = "\n".join(f"0{n % 9 + 1}/01/{2000 + n // 9},{n}" for n in range(60))
+TWICE = "\n".join(f"{day},{shop},{day.day}" for day in DAYS for shop in (1, 2, 2))
+MISTAKES = [
+    # the file as a whole
+    ("empty", "", {}, "table.csv is empty"),
+    ("blank", "\n\n", {}, "table.csv is empty"),
+    ("heading_only", "day,sold\n", {}, "no rows below its first line"),
+    ("text", "some words\nand more", {}, "line 1, 'some words', has no comma, semicolon, tab or |"),
+    ("one_column", f"day\n{DAYS[0]}\n", {}, "line 1 names only 'day'"),
+    ("other_separator", f"day:sold\n{DATED.replace(',', ':')}", {}, "separated by commas"),
+    ("separator_of_excel", f"sep=;\nday;sold\n{DATED}", {}, "line 1: delete 'sep=;'"),
+    ("picture", b"\x89PNG\r\n\x1a\n\xff\xd8", {}, "is a picture, not CSV"),
+    ("workbook", b"PK\x03\x04 xl/workbook", {}, "save the sheet as CSV, UTF-8"),
+    ("web_page", "<!DOCTYPE html><html>", {}, "is a web page"),
+    ("json", '[{"day": "2024-01-01"}]', {}, "is a JSON array"),
+    ("latin_1", f"day,sold\n{DATED}\n2024-02-02,Süd".encode("latin-1"), {}, "line 32: not UTF-8, as Latin-1"),
+    ("utf_16", f"day,sold\n{DATED}".encode("utf-16"), {}, "iconv -f UTF-16 -t UTF-8 table.csv"),
+    ("cut_off_gzip", gzip.compress(f"day,sold\n{DATED}".encode())[:50], {}, "cannot be read"),
+    (
+        "named_twice",
+        "day,sold,sold\n2024-01-01,1,2\n",
+        {},
+        "line 1: two columns are named 'sold': rename one",
+    ),
+    ("short_line", "day,sold,a\n2024-01-01,1\n", {}, "line 2: it has 2 fields, and line 1 has 3"),
+    ("long_line", f"day,sold\n{DATED}\n2024-02-01,1,5", {}, "line 32: it has 3 fields, and line 1 has 2"),
+    # dates
+    ("no_date", "a,b\n1,2\n", {}, "no column holds dates: there are a, b"),
+    (
+        "one_bad_date",
+        f"day,sold\n{DATED}\n2024-02-31,7",
+        {},
+        "line 32: 'day' holds '2024-02-31', which is not a date",
+    ),
+    ("word_for_a_date", f"day,sold\n{DATED}\nSumme,7", {}, "line 32: 'day' holds 'Summe'"),
+    (
+        "day_or_month_first",
+        f"day,sold\n{MONTHS_AS_DAYS}",
+        {},
+        "--date-format '%d/%m/%Y' or --date-format '%m/%d/%Y'",
+    ),
+    ("row_without_date", f"day,sold\n{DATED}\n,3", {}, "line 32: 'day' is empty"),
+    ("no_zone", "at,sold\n2024-01-01 08:00,1\n", {}, "without an offset from UTC: give their time zone"),
+    ("date_typo", f"day,sold\n{DATED}", {"date": "dya"}, "--date dya is not a column: did you mean 'day'?"),
+    (
+        "date_of_words",
+        f"day,x,sold\n{NAMES}",
+        {"date": "x"},
+        "line 2: 'x' holds 'name 0', which is not a date",
+    ),
+    ("wrong_format", f"day,sold\n{DATED}", {"date": "day", "date_format": "%d.%m.%Y"}, "holds '2024-01-01'"),
+    ("no_format", f"day,sold\n{DATED}", {"date_format": "%Q"}, "--date-format '%Q' has %Q: use %Y"),
+    ("zone", f"day,sold\n{SOLD}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?"),
+    ("cadence", f"day,a,sold\n{SOLD}", {"cadence": "dayly"}, "--cadence dayly: did you mean 'daily'?"),
+    ("hours", f"day,a,sold\n{SOLD}", {"cadence": "hourly"}, "a model is trained by days, weeks or months"),
+    (
+        "twelve_rows",
+        "day,sold\n" + "\n".join(DATED.split()[:12]),
+        {},
+        "has rows of 12 days: a first model needs",
+    ),
+    ("few_months", f"day,a,sold\n{SOLD}", {"cadence": "monthly"}, "has rows of 1 months"),
+    # numbers
+    (
+        "thousands",
+        'day,sold\n2024-01-01,"1,234"\n',
+        {},
+        "line 2: 'sold' holds '1,234', which reads with",
+    ),
+    ("decimal", f"day,a,sold\n{SOLD}", {"decimal": "dot"}, "--decimal dot: write comma or point"),
+    # keys, entities and labels
+    ("no_key", f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32: both have the same day"),
+    (
+        "no_key_of_shops",
+        f"day,shop,sold\n{TWICE}",
+        {"entity": "shop"},
+        "lines 3 and 4: both have the same day and shop",
+    ),
+    ("entity_typo", f"day,shop,sold\n{TWICE}", {"entity": "shoop"}, "did you mean 'shop'?"),
+    ("entity_of_rows", f"day,x,sold\n{NAMES}", {"entity": "x"}, "--entity x names 90 things in 90 rows"),
+    (
+        "entity_is_label",
+        f"day,a,sold\n{SOLD}",
+        {"entity": "sold", "label": "sold"},
+        "--entity sold is the label",
+    ),
+    ("constant", f"day,sold\n{DATED}", {}, "no column can be predicted"),
+    ("constant_label", f"day,sold\n{DATED}", {"label": "sold"}, "'sold' is 1 in all rows"),
+    (
+        "rare_label",
+        f"day,sold\n{RARE}",
+        {},
+        "'sold' is always 0 from 2024-03-16 to 2024-03-30, the rows",
+    ),
+    ("label_typo", f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?"),
+    ("label_of_dates", f"day,sold\n{DATED}", {"label": "day"}, "'day' holds dates"),
+    ("label_of_names", f"day,x,sold\n{NAMES}", {"label": "x"}, "'x' has 90 different texts in 90 rows"),
+    ("known", f"day,sold,paid\n{SOLD}", {"known": "prise"}, "--known prise is not a column"),
+    ("known_label", f"day,sold,paid\n{SOLD}", {"known": "paid"}, "is the label, which the model"),
+    ("known_time", f"day,sold,paid\n{SOLD}", {"known": "day"}, "is the event time"),
+    ("known_names", f"day,x,sold\n{NAMES}", {"known": "x"}, "--known x has 90 different texts in 90 rows"),
+]
+"""Name, file, options, and words of the message."""
 
 
 @pytest.mark.parametrize(
-    ("text", "options", "said"),
-    [
-        pytest.param("", {}, "empty or not a CSV file", id="empty"),
-        pytest.param("day,sold\n", {}, "no rows below its first line", id="heading_only"),
-        pytest.param("some words\nand more", {}, "has one column", id="text"),
-        pytest.param(b"\x89PNG\r\n\x1a\n\xff\xd8", {}, "save it as CSV, UTF-8", id="picture"),
-        pytest.param("a,b\n1,2\n", {}, "no column holds dates: there are a, b", id="no_date"),
-        pytest.param("day,sold\n01/02/2024,1\n", {}, "write dates as 2024-01-31", id="day_or_month_first"),
-        pytest.param(f"day,sold\n{DATED}\n,3", {}, "'day' is empty in 1 rows", id="row_without_date"),
-        pytest.param(
-            "at,sold\n2024-01-01 08:00,1\n",
-            {},
-            "without an offset from UTC: give their time zone",
-            id="no_zone",
-        ),
-        pytest.param("day,sold\n01/31/24,1\n", {}, "no column holds dates", id="short_year"),
-        pytest.param('day,sold\n2024-01-01,"1,234"\n', {}, "a comma between thousands", id="thousands"),
-        pytest.param("day,sold,sold\n2024-01-01,1,2\n", {}, "names sold more than once", id="named_twice"),
-        pytest.param("day,sold,a\n2024-01-01,1\n", {}, "line 2 has fewer than 3 fields", id="short_line"),
-        pytest.param("day,sold\n2024-01-01,1\n", {}, "needs at least 20", id="too_short"),
-        pytest.param(
-            f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32, for example, share day", id="no_key"
-        ),
-        pytest.param(f"day,sold\n{DATED}", {}, "no column can be predicted", id="constant"),
-        pytest.param(f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?", id="label_typo"),
-        pytest.param(f"day,sold\n{DATED}", {"label": "day"}, "a label is a number", id="label_of_dates"),
-        pytest.param(
-            f"day,sold,paid\n{SOLD}", {"known": "prise"}, "--known prise is not a column", id="known"
-        ),
-        pytest.param(
-            f"day,sold,paid\n{SOLD}", {"known": "paid"}, "is the label, which the model", id="known_label"
-        ),
-        pytest.param(f"day,sold,paid\n{SOLD}", {"known": "day"}, "is the event time", id="known_time"),
-        pytest.param(
-            f"day,sold\n{DATED}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?", id="zone"
-        ),
-    ],
+    ("text", "options", "said"), [pytest.param(*one, id=name) for name, *one in MISTAKES]
 )
 def test_an_unusable_file_is_refused_in_one_line(
     sandbox: DefsFolderSandbox, tmp_path: Path, text: str | bytes, options: dict[str, str], said: str
@@ -328,6 +446,7 @@ def test_an_unusable_file_is_refused_in_one_line(
     with pytest.raises(click.ClickException) as refused:
         sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file), **options})
     assert said in refused.value.message
+    assert str(file) in refused.value.message or "--" in refused.value.message
     assert "\n" not in refused.value.message
     assert not (sandbox.defs_folder_path / "shop").exists()
 
@@ -338,9 +457,9 @@ def test_a_missing_file_and_a_skipped_hour_are_refused(tmp_path: Path) -> None:
     file = tmp_path / "hours.csv"
     hours = [datetime(2024, 3, 20) + timedelta(hours=n) for n in range(24 * 25)]  # noqa: DTZ001
     file.write_text("at,sold\n" + "\n".join(f"{hour:%Y-%m-%d %H:%M},{hour.hour}" for hour in hours))
-    assert infer(file, time_zone="UTC").partitions == 25
+    assert len(infer(file, Asked(time_zone="UTC")).keys) == 25
     with pytest.raises(CsvRefused, match="'at' is a time that clocks in Europe/Berlin show twice or never"):
-        infer(file, time_zone="Europe/Berlin")
+        infer(file, Asked(time_zone="Europe/Berlin"))
 
 
 def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) -> None:
@@ -357,7 +476,7 @@ def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) ->
         **dict.fromkeys(("post", "phone", "order", "share", "country"), ("string", False)),
         "sold": ("int64", False),
     }
-    assert "as text      order, share: as numbers, digits would be lost" in table.notes
+    assert ("as text", "order, share: as numbers, digits would be lost", "") in table.guesses
 
 
 def test_a_dataset_alone_can_begin_with_a_file(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:

@@ -1,47 +1,40 @@
-"""Inference of a table's facts from a CSV file: types, event time, cadence, primary key, series, label.
+"""Facts of a table that a person hands in as a file: types, event time, cadence, keys, series, label, past.
 
-Reading and inference only; `scaffolders.py` writes the files. Each fact is a guess from the rows in the file, so
-`notes` has a line for each that a person can check.
+Each fact is a guess from the rows in the file, or an option that the person gave; `guesses` has a line for each. Here:
+their order. Not here: how one is made (the modules beside this one), and the written files (`scaffolders`).
 """
 
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from datetime import date, timedelta
-from itertools import combinations
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import date
 from keyword import iskeyword
 from pathlib import Path
+from typing import Literal, NamedTuple
 
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
+from ml_assets.components.scaffold.column_values import Values, typed_columns
+from ml_assets.components.scaffold.event_times import TimeColumn, cadence_of, moments_of, time_columns
+from ml_assets.components.scaffold.labels import Label, label_of
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
-from ml_assets.data.sources.file_formats import CODE, texts_of_csv
-from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
+from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
+from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
+from ml_assets.data.sources.text_values import time_format
+from ml_assets.data.sources.written_values import Decimal
+from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.validation.column_types import NUMERIC, type_name
-from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from ml_assets.foundation.sections import TimeZone
 from resources.words import did_you_mean, name_some
 
-NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None")
-"""Texts that mean a missing value in columns that are not texts, in addition to an empty field."""
 LEAST_PARTITIONS = 20
-"""Days or weeks with rows below which the splits of a first model would be too small to measure anything."""
-_DATES = (
-    ("%Y-%m-%d", "2024-01-31"),
-    ("%Y/%m/%d", "2024/01/31"),
-    ("%Y%m%d", "20240131"),
-    ("%d.%m.%Y", "31.01.2024"),
-    ("%d/%m/%Y", "31/01/2024"),
-    ("%m/%d/%Y", "01/31/2024"),
-    ("%d-%m-%Y", "31-01-2024"),
-)
-_TIMES = ("", " %H:%M:%S", "T%H:%M:%S", " %H:%M", "T%H:%M", " %H:%M:%S%.f", "T%H:%M:%S%.f")
-_OFFSETS = ("", "%#z")
-_OF_PAST = re.compile(r"(.+)_(last|change|mean|season|[0-9]+[dw])")
+"""Days, weeks or months with rows below which the splits of a first model would be too small to measure anything."""
+_OF_PAST = re.compile(r"(.+)_(last|change|mean|season|[0-9]+(?:d|w|mo)?)")
 """Names of features, after the name of their column."""
 _PLATFORM = frozenset(
-    {
+    [
         "known_at",
         "partition_date",
         "predicted_at",
@@ -50,18 +43,37 @@ _PLATFORM = frozenset(
         "hour",
         "season_sin",
         "season_cos",
-    }
+    ]
 )
 """Columns that the written files add. A column of the file with such a name is renamed."""
-_COMMA = r"^[+-]?[0-9]+,[0-9]+$"
-_THOUSANDS = r"^[+-]?[0-9]{1,3},[0-9]{3}$"
-"""Numbers that may have a decimal comma, or a comma between thousands."""
-_NUMBER = r"^[+-]?[0-9.,]*[0-9][0-9.,]*([eE][+-]?[0-9]+)?$"
-_ID = re.compile(r"(^|_)(id|uuid|key|code|nr|no|number)$")
+ModelCadence = Literal["daily", "weekly", "monthly"]
+_CADENCES: tuple[ModelCadence, ...] = ("daily", "weekly", "monthly")
+_UNITS = {"daily": "day", "weekly": "week", "monthly": "month"}
+_TRUNCATED = {"daily": "1d", "weekly": "1w", "monthly": "1mo"}
+_COARSER = {"daily": "weekly", "weekly": "monthly"}
 
 
-class CsvRefused(ValueError):
-    """A file cannot become a pipeline. The message is one line with the remedy."""
+class Guess(NamedTuple):
+    """A fact for a person to check."""
+
+    about: str
+    value: str
+    otherwise: str = ""
+    """The runner-up, and the option that chooses it."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """Options that a person gave, as they were typed; empty if not given."""
+
+    label: str = ""
+    known: Sequence[str] = ()
+    date: str = ""
+    date_format: str = ""
+    entity: Sequence[str] = ()
+    cadence: str = ""
+    decimal: str = ""
+    time_zone: str = ""
 
 
 @dataclass(frozen=True)
@@ -74,6 +86,8 @@ class CsvColumn:
     dtype: str
     """Type of the contract: int64, float64, bool, string, date or datetime."""
     nullable: bool
+    written: str = ""
+    """Form of its values, see `Values.written`."""
     ge: float | None = None
     le: float | None = None
 
@@ -84,208 +98,157 @@ class CsvTable:
 
     path: Path
     separator: str
-    decimal_comma: bool
     columns: tuple[CsvColumn, ...]
-    event_time: str
-    date_format: str
-    """Format of the event time, in polars' notation."""
-    has_offset: bool
-    """True if the file's moments include their offset from UTC."""
+    time: TimeColumn
+    """Column of the event time."""
     time_zone: str
     """Zone in which days begin, and of times without an offset."""
-    cadence: str
-    first_day: date
-    last_day: date
-    """First and last day with rows, in `time_zone`."""
+    cadence: Cadence
+    """Partitions from the first to the last with rows."""
     rows: int
-    partitions: int
-    """Days or weeks from the first to the last with rows."""
-    gaps: int
-    """Partitions without a row among them."""
+    present: int
+    """Partitions with rows."""
     unevenness: float
     """Largest difference of a partition's number of rows from its usual one, as a share; see `_unevenness`."""
     primary_key: tuple[str, ...]
     series: tuple[str, ...]
     """Columns that name a row together with the event time: a store, a sensor. Empty if the file is a single series."""
-    label: str
-    texts: tuple[str, ...]
-    """Columns that look like numbers but stay texts, because no number is exactly what they say."""
+    label: Label
     known: tuple[str, ...]
-    """Columns that are known before their day or week begins, such as a plan or a price: features of their own row."""
-    objective: ObjectiveName
-    typical: float
-    """Mean absolute label."""
+    """Columns that are known before their partition begins, such as a plan or a price: features of their own row."""
     by_hour: bool
     """True if days have rows of many hours: the past of a row is that of the same hour."""
     past: PastColumns
     """Other columns whose earlier values are features."""
+    recent: tuple[int, ...]
+    """Distances, in partitions, of the recent past."""
     season: tuple[int, ...]
-    """Distances, in partitions, of the same season, at which earlier rows exist."""
-
-    @property
-    def window(self) -> dict[str, int]:
-        """Partitions of each split of a first model."""
-        return window_of(self.partitions, self.gaps)
-
-    @property
-    def label_is_binary(self) -> bool:
-        """True if labels are 0 or 1."""
-        return facts_of(self.objective).is_zero_or_one
+    """Distances, in partitions, of the same season."""
+    guesses: tuple[Guess, ...] = field(default=(), compare=False)
 
     @property
     def column(self) -> CsvColumn:
         """Column of the event time."""
-        return next(column for column in self.columns if column.name == self.event_time)
+        return next(column for column in self.columns if column.name == self.time.name)
 
     @property
     def unit(self) -> str:
-        """Word for a partition: `week` or `day`."""
-        return "week" if self.cadence == "weekly" else "day"
+        """Word for a partition: `day`, `week` or `month`."""
+        return _UNITS[self.cadence.kind]
 
     @property
-    def notes(self) -> tuple[str, ...]:
-        """One line per guess."""
-        zone = "UTC, the default; set --time-zone Europe/Berlin if days begin at midnight there"
-        shown = next(example for form, example in _DATES if self.date_format.startswith(form))
-        offset = " and its offset from UTC" * self.has_offset
-        time = "" if self.column.dtype == "date" else f", with a time{offset}"
-        gaps = f"; {self.gaps} of {self.partitions} {self.unit}s have no row" if self.gaps else ""
-        kind = "true or false" if self.label_is_binary else "a number"
-        past = ", ".join((self.label, *self.past.numbers, *self.past.words))
-        same_hour = " at the same hour" * self.by_hour
-        renamed = [
-            f"{column.title!r} is {column.name}" for column in self.columns if column.name != column.title
-        ]
-        return (
-            f"event time   {self.event_time}, written as {shown}{time}",
-            f"cadence      {self.cadence}{gaps}",
-            f"time zone    {zone if self.time_zone == 'UTC' else self.time_zone}",
-            f"primary key  {', '.join(self.primary_key)}",
-            f"series       {', '.join(self.series) or 'none: all rows are about the same thing'}",
-            f"label        {self.label}, {kind}; --label COLUMN for another",
-            f"in advance   {', '.join(self.known) or 'no column is known'}; --known COLUMN,COLUMN for others",
-            f"past of      {past}: values of earlier {self.unit}s{same_hour} are features",
-            *([f"left out     {self.past.note}"] * bool(self.past.note)),
-            *([f"new names    {name_some(renamed)}"] * bool(renamed)),
-            *([f"as text      {name_some(self.texts)}: as numbers, digits would be lost"] * bool(self.texts)),
-        )
+    def keys(self) -> list[str]:
+        """Keys of all partitions from the first to the last with rows."""
+        return self.cadence.keys(date.min, date.max)
+
+    @property
+    def gaps(self) -> int:
+        """Partitions without a row among `keys`."""
+        return len(self.keys) - self.present
+
+    @property
+    def window(self) -> dict[str, int]:
+        """Partitions of each split of a first model."""
+        return window_of(len(self.keys), self.present)
 
 
-def infer(path: Path, *, label: str = "", known: Sequence[str] = (), time_zone: str = "") -> CsvTable:
+def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
     """Infer the facts of the table in the file at `path`.
 
-    `label` is the column to predict, by its heading or name. If it is empty, take the last number or boolean that does
-    not identify rows. `known` are columns, by heading or name, that are known before their day or week begins. Days
-    begin at midnight in `time_zone` (default: UTC), which is also the zone of times without an offset: without it, such
-    times are refused.
-    Raises `CsvRefused`.
+    Without `asked.label`, the last number or boolean that does not identify rows is predicted. Columns are named by
+    their headings or names. Days begin at midnight in `asked.time_zone` (default: UTC), which is also the zone of times
+    without an offset: without it, such times are refused. Raises `CsvRefused`.
     """
-    if time_zone:
-        try:
-            TypeAdapter(TimeZone).validate_python(time_zone)
-        except ValidationError as error:
-            raise CsvRefused(
-                f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}"
-            ) from error
-    separator, frame = _read(path)
-    frame, titles = _renamed(frame)
-    frame, decimal_comma, as_text = _typed(frame, titles)
-    event_time, date_format = _event_time(frame)
-    has_offset = "%#z" in date_format
-    is_time = "%H" in date_format
-    if is_time and not (has_offset or time_zone):
+    zone = _zone(asked.time_zone)
+    rows = read_rows(path)
+    texts, titles = _renamed(rows.frame)
+    dated = time_columns(
+        rows, texts, titles, _named("--date", asked.date, titles), _date_format(asked.date_format)
+    )
+    time = dated[0]
+    if time.is_time and not (time.has_offset or zone):
         raise CsvRefused(
-            f"'{titles[event_time]}' has times without an offset from UTC: give their time zone, such as --time-zone "
+            f"'{titles[time.name]}' has times without an offset from UTC: give their time zone, such as --time-zone "
             "Europe/Berlin or --time-zone UTC"
         )
-    time_zone = time_zone or "UTC"
-    dtype = pl.Datetime("us", "UTC") if is_time else pl.Date()
-    form = TextForm(formats={titles[event_time]: date_format}, time_zone=time_zone)
-    try:
-        moments = typed(frame[event_time].cast(pl.String).alias(titles[event_time]), dtype, form)
-    except ValueRefused as error:
-        raise CsvRefused(f"{path}, {error}") from error
-    frame = frame.with_columns(moments.alias(event_time))
-    if empty := frame[event_time].null_count():
-        raise CsvRefused(
-            f"'{titles[event_time]}' is empty in {empty} rows: give each row a date, or delete the row"
-        )
-    days = frame[event_time].dt.convert_time_zone(time_zone).dt.date() if is_time else frame[event_time]
-    weekly = _is_weekly(days)
-    starts, length = (days.dt.truncate("1w"), 7) if weekly else (days, 1)
-    present = sorted(set(starts.to_list()))
-    if len(present) < LEAST_PARTITIONS:
-        raise CsvRefused(
-            f"{path} has rows of {len(present)} {'weeks' if weekly else 'days'}: a first model needs at least "
-            f"{LEAST_PARTITIONS} for training, validation and holdout"
-        )
-    asked = _label(frame, label, titles, event_time) if label else None
-    candidates = [name for name in frame.columns if name not in (event_time, asked)]
-    series = _series(frame, event_time, candidates)
-    key = _primary_key(frame, event_time, candidates, series, path)
-    chosen = asked or _label(frame, "", titles, event_time, *key, *series)
-    in_advance = tuple(dict.fromkeys(_known(name, titles, event_time, chosen) for name in known))
-    values = frame[chosen].cast(pl.Float64).drop_nulls()
-    columns = tuple(_column(frame[name], titles[name], name in key) for name in frame.columns)
-    partitions = (present[-1] - present[0]).days // length + 1
-    gaps = partitions - len(present)
-    window = window_of(partitions, gaps)
-    validation = present[0] + timedelta(days=length * (partitions - window["validation"] - window["holdout"]))
+    zone = zone or "UTC"
+    moments = moments_of(rows, texts, time, titles[time.name], zone)
+    values = {
+        found.values.name: found
+        for found in typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal))
+    }
+    frame = pl.DataFrame([moments if name == time.name else values[name].values for name in texts.columns])
+    days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
+    kind = _cadence(asked.cadence) or cadence_of(days)
+    starts = days.dt.truncate(_TRUNCATED[kind])
+    present_days: list[date] = starts.unique().sort().to_list()
+    _require_partitions(rows, kind, len(present_days))
+    first, last = present_days[0], present_days[-1]
+    cadence = Cadence(kind, first, last)
+    keys = cadence.keys(first, last)
+    window = window_of(len(keys), len(present_days))
+    validation = date.fromisoformat(keys[-window["validation"] - window["holdout"]])
+    holdout = date.fromisoformat(keys[-window["holdout"]])
+
+    wanted = _named("--label", asked.label, titles)
+    entity = tuple(_named("--entity", name, titles) for name in asked.entity)
+    _require_entity(frame, entity, time.name, wanted)
+    candidates = [name for name in frame.columns if name not in (time.name, wanted)]
+    named = series_of(frame, time.name, [name for name in candidates if name not in entity])
+    series = entity or (named[0] if named else ())
+    key = primary_key(rows, frame, time.name, candidates, series)
+    taken = (time.name, *key, *series, *(one.name for one in dated))
+    label, others = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout)
+    in_advance = tuple(
+        dict.fromkeys(_known(name, titles, frame, time.name, label.name) for name in asked.known)
+    )
     # Rows that are events of their own have no value that continues.
-    continues = _is_unique(frame, (event_time, *series))
-    by_hour = is_time and continues and _has_many_hours(frame, series, moments, time_zone)
-    hour = [moments.dt.convert_time_zone(time_zone).dt.hour().alias(_HOUR)] if by_hour else []
-    others = [name for name in frame.columns if name not in (event_time, chosen, *key, *series, *in_advance)]
-    return CsvTable(
+    continues = bool(entity) or is_unique(frame, (time.name, *series))
+    hours = moments.dt.convert_time_zone(zone).dt.hour().alias(_HOUR) if time.is_time else None
+    by_hour = hours is not None and continues and _has_many_hours(frame, series, starts, hours)
+    of_past = [name for name in frame.columns if name not in (*taken, label.name, *in_advance)]
+    past = choose_past(
+        frame.with_columns(hours) if by_hour else frame,
+        of_past if continues else [],
+        starts=starts,
+        series=[*series, *([_HOUR] if by_hour else [])],
+        label=label,
+        before=validation,
+    )
+    table = CsvTable(
         path=path,
-        separator=separator,
-        decimal_comma=decimal_comma,
-        columns=columns,
-        event_time=event_time,
-        date_format=date_format,
-        has_offset=has_offset,
-        time_zone=time_zone,
-        cadence="weekly" if weekly else "daily",
-        first_day=days.min(),  # pyright: ignore[reportArgumentType]
-        last_day=days.max(),  # pyright: ignore[reportArgumentType]
+        separator=rows.separator,
+        columns=tuple(
+            _column(frame[name], titles[name], values.get(name), name in key) for name in frame.columns
+        ),
+        time=time,
+        time_zone=zone,
+        cadence=cadence,
         rows=len(frame),
-        partitions=partitions,
-        gaps=gaps,
-        unevenness=_unevenness(starts),
+        present=len(present_days),
+        unevenness=_unevenness(starts, kind),
         primary_key=key,
         series=series,
-        label=chosen,
-        texts=as_text,
+        label=label,
         known=in_advance,
-        objective="binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression",
-        typical=float(values.abs().mean() or 1.0),  # pyright: ignore[reportArgumentType]
         by_hour=by_hour,
-        past=choose_past(
-            frame.with_columns(hour),
-            others if continues else [],
-            starts=starts,
-            series=[*series, *(_HOUR for _ in hour)],
-            label=chosen,
-            before=validation,
-        ),
-        season=_season(present, length),
+        past=past,
+        recent=_recent(cadence, present_days),
+        season=_season(cadence, present_days),
     )
+    words = [name for name in candidates if frame.schema[name] == pl.String or ID.search(name)]
+    naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
+    inexact = [
+        titles[name] for name, found in values.items() if found.is_inexact and name not in (label.name, *key)
+    ]
+    return _with_guesses(table, titles, dated, named, naming, others, inexact)
 
 
-_HOUR = "__hour"
-_MANY_HOURS = 6
+def window_of(partitions: int, present: int) -> dict[str, int]:
+    """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train.
 
-
-def _has_many_hours(frame: pl.DataFrame, series: Sequence[str], moments: pl.Series, zone: str) -> bool:
-    """Return True if a day of a series has rows of six hours or more, on average."""
-    local = moments.dt.convert_time_zone(zone)
-    hours = frame.select(*series, local.dt.date().alias("__day"), local.dt.hour().alias(_HOUR))
-    return hours.n_unique() >= _MANY_HOURS * hours.drop(_HOUR).n_unique()
-
-
-def window_of(partitions: int, gaps: int) -> dict[str, int]:
-    """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train."""
-    present = partitions - gaps
+    `present` of the partitions have rows.
+    """
     holdout, validation = (
         -(-share * partitions // present)
         for share in (min(56, max(5, present // 6)), min(28, max(3, present // 10)))
@@ -297,41 +260,116 @@ def window_of(partitions: int, gaps: int) -> dict[str, int]:
     }
 
 
-def _unevenness(starts: pl.Series) -> float:
-    """Return the largest distance of a row count from the median of the last four of its weekday, as a share of it.
+def _with_guesses(
+    table: CsvTable,
+    titles: Mapping[str, str],
+    dated: Sequence[TimeColumn],
+    named: Sequence[tuple[str, ...]],
+    naming: Sequence[str],
+    labels: Sequence[str],
+    inexact: Sequence[str],
+) -> CsvTable:
+    """Return the table with a line per guess, each with its runner-up."""
+    unit, kind = table.unit, table.cadence.kind
+    gaps = f"{table.gaps} of {len(table.keys)} {unit}s have no row" if table.gaps else ""
+    coarser = _COARSER.get(kind, "")
+    is_sparse = 2 * table.gaps > len(table.keys) and coarser
+    others = " or ".join(one for one in _CADENCES if one != kind)
+    sparse = f"{gaps}: is this {coarser}? --cadence {coarser}" if is_sparse else f"--cadence {others}"
+    runners_up = [columns for columns in named if not set(table.series) <= set(columns)] or [
+        (one,) for one in naming
+    ]
+    other = "" if not runners_up or (table.series and not named) else ", ".join(runners_up[0])
+    past = ", ".join((table.label.name, *table.past.numbers, *table.past.words))
+    hour = " at the same hour" * table.by_hour
+    renamed = [
+        f"{column.title!r} is {column.name}" for column in table.columns if column.name != column.title
+    ]
+    written = [f"{column.name} ({_written(column.written)})" for column in table.columns if column.written]
+    guesses = [
+        Guess(
+            "event time",
+            f"{table.time.name}, written as {table.time.shown}",
+            f"{dated[1].name} also holds dates: --date {dated[1].name}" if len(dated) > 1 else "",
+        ),
+        Guess("cadence", kind + (f"; {gaps}" if gaps and not is_sparse else ""), sparse),
+        Guess(
+            "time zone",
+            table.time_zone,
+            "--time-zone Europe/Berlin" if table.time_zone == "UTC" else "",
+        ),
+        Guess("primary key", ", ".join(table.primary_key), "primary_key in defs.yaml"),
+        Guess(
+            "entity",
+            ", ".join(table.series) or "none: all rows are about the same thing",
+            f"{other} also repeats: --entity {other.replace(' ', '')}" if other else "",
+        ),
+        Guess(
+            "label",
+            f"{table.label.name}, {table.label.kind}",
+            f"{labels[0]} could be predicted, too: --label {_typed_as(labels[0])}" if labels else "",
+        ),
+        Guess("in advance", ", ".join(table.known) or "no column is known", "--known COLUMN,COLUMN"),
+        Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
+        *([Guess("left out", table.past.note)] * bool(table.past.note)),
+        *([Guess("new names", name_some(renamed))] * bool(renamed)),
+        *([Guess("written", name_some(written))] * bool(written)),
+        *([Guess("as text", f"{name_some(inexact)}: as numbers, digits would be lost")] * bool(inexact)),
+    ]
+    return replace(table, guesses=tuple(guesses))
 
-    `starts` holds the partition of each row. The volume rule of a table compares in the same way.
-    """
-    counted = starts.alias("start").value_counts().sort("start").cast({"count": pl.Float64})
-    usual = pl.col("count").shift(1).rolling_median(4).over(pl.col("start").dt.weekday())
-    found = counted.select((pl.col("count") / usual - 1).abs().max()).item()
-    return float(found or 0)
+
+def _written(form: str) -> str:
+    words = form.split()
+    if len(words) == 2:
+        return f"{words[0]} is true, {words[1]} false"
+    return "with a decimal comma" if form == "," else "without unit and marks between thousands"
 
 
-def _read(path: Path) -> tuple[str, pl.DataFrame]:
-    """Return the separator, and all columns as texts."""
-    if not path.is_file():
-        raise CsvRefused(f"{path} is not a file: give the path of a CSV file")
+def _typed_as(name: str) -> str:
+    return f'"{name}"' if " " in name else name
+
+
+def _zone(name: str) -> str:
+    """Return a time zone; empty for an empty name."""
     try:
-        with path.open(encoding="utf-8-sig") as file:
-            heading = file.readline()
-    except UnicodeDecodeError as error:
-        raise CsvRefused(f"{path} is not a CSV file in UTF-8: save it as CSV, UTF-8") from error
-    if not heading.strip() or "\0" in heading:
-        raise CsvRefused(f"{path} is empty or not a CSV file: its first line must name the columns")
-    separator = max(",;\t|", key=heading.count)
-    if not heading.count(separator):
+        return TypeAdapter(TimeZone).validate_python(name) if name else ""
+    except ValidationError as error:
+        raise CsvRefused(f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def _date_format(form: str) -> str:
+    try:
+        return time_format(form).text if form else ""
+    except ValueError as error:
+        raise CsvRefused(f"--date-format {error}") from error
+
+
+def _decimal(word: str) -> Decimal | None:
+    marks: dict[str, Decimal] = {"comma": ",", "point": "."}
+    if word and word not in marks:
+        raise CsvRefused(f"--decimal {word}: write comma or point")
+    return marks.get(word)
+
+
+def _cadence(word: str) -> ModelCadence | None:
+    if word == "hourly":
         raise CsvRefused(
-            f"{path} has one column: a table needs a date and at least one value, separated by commas"
+            "--cadence hourly: a model is trained by days, weeks or months, and hours are rows of a day: leave it out"
         )
-    try:
-        frame = texts_of_csv(path.read_bytes(), separator)
-    except (pl.exceptions.PolarsError, UnicodeDecodeError) as error:
-        raise CsvRefused(f"{path} is not a CSV file: {str(error).splitlines()[0]}") from error
-    frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
-    if frame.is_empty():
-        raise CsvRefused(f"{path} has no rows below its first line")
-    return separator, frame
+    if word and word not in _CADENCES:
+        raise CsvRefused(f"--cadence {word}{did_you_mean(word, _CADENCES)}")
+    return word or None  # pyright: ignore[reportReturnType]
+
+
+def _require_partitions(rows: FileRows, kind: str, present: int) -> None:
+    if present < LEAST_PARTITIONS:
+        finer = next((fine for fine, coarse in _COARSER.items() if coarse == kind), "")
+        remedy = f", or try --cadence {finer}" if finer else ""
+        raise CsvRefused(
+            f"{rows.path} has rows of {present} {_UNITS[kind]}s: a first model needs at least {LEAST_PARTITIONS} for "
+            f"training, validation and holdout: give a file with more{remedy}"
+        )
 
 
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
@@ -355,216 +393,95 @@ def _name(title: str, place: int) -> str:
     return f"{name}_in_file" if name in _PLATFORM or iskeyword(name) else name
 
 
-def _typed(frame: pl.DataFrame, titles: dict[str, str]) -> tuple[pl.DataFrame, bool, tuple[str, ...]]:
-    """Return the frame with numbers and booleans, True if the file writes numbers as `1,5`, and columns of `texts`."""
-    texts = {column.name: _present(column) for column in frame}
-    with_comma = [name for name, text in texts.items() if _is_all(text.str.contains(_COMMA))]
-    if with_comma and all(_is_all(texts[name].str.contains(_THOUSANDS)) for name in with_comma):
-        raise CsvRefused(
-            f"'{titles[with_comma[0]]}' reads with a decimal comma and with a comma between thousands: write numbers "
-            "as 1234.5"
-        )
-    columns: list[pl.Series] = []
-    inexact: list[str] = []
-    for column in frame:
-        text = texts[column.name]
-        number = text
-        if with_comma:  # a point is then between thousands
-            number = text.set(text.str.contains(".", literal=True), "").str.replace(",", ".", literal=True)
-        found = None if text.str.contains(CODE).any() else _number(number, text)
-        if found is None and _is_all(text.str.to_lowercase().is_in(["true", "false"])):
-            found = text.str.to_lowercase() == "true"
-        if found is None and not text.str.contains(CODE).any() and _is_all(text.str.contains(_NUMBER)):
-            inexact.append(column.name)
-        columns.append(column if found is None else found)
-    named = [titles[name] for name in inexact if not _formats(frame[name])]
-    return pl.DataFrame(columns), bool(with_comma), tuple(named)
-
-
-def _present(column: pl.Series) -> pl.Series:
-    """Return texts without blanks around them; null where a column that is not a text has no value."""
-    text = column.str.strip_chars(" \t")
-    return text.set(text.is_in(["", *NULLS]), None)
-
-
-def _number(number: pl.Series, text: pl.Series) -> pl.Series | None:
-    """Return texts as whole numbers or floats; None if there are none, or one would change."""
-    if text.null_count() == len(text):
-        return None
-    for dtype in (pl.Int64(), pl.Float64()):
-        try:
-            found = typed(number, dtype, TextForm())
-        except ValueRefused:
-            continue
-        if found.null_count() == text.null_count():
-            return found
-    return None
-
-
-def _is_all(holds: pl.Series) -> bool:
-    """Return True if all values that are not null hold, and at least one value is not null."""
-    known = holds.drop_nulls()
-    return bool(len(known)) and bool(known.all())
-
-
-def _event_time(frame: pl.DataFrame) -> tuple[str, str]:
-    """Return the first column of dates, and its format."""
-    for name in frame.columns:
-        formats = _formats(frame[name])
-        if len(formats) > 1:
-            raise CsvRefused(
-                f"'{name}' reads with the day first and with the month first: write dates as 2024-01-31"
-            )
-        if formats:
-            return name, formats[0]
-    raise CsvRefused(
-        f"no column holds dates: there are {name_some(frame.columns)}. A table needs one, written as 2024-01-31, "
-        f"31.01.2024 or 2024-01-31 13:45:00"
-    )
-
-
-def _formats(column: pl.Series) -> list[str]:
-    """Return the date formats that fit all values of `column`; several if the column is ambiguous."""
-    if column.dtype == pl.Int64:
-        column = column.cast(pl.String)
-    if column.dtype != pl.String or column.null_count() > len(column) // 2:
-        return []
-    some = column.drop_nulls().unique(maintain_order=True)
-    for time in _TIMES:
-        for offset in _OFFSETS if time else ("",):
-            fitting = [day + time + offset for day, _ in _DATES if _parses(some, day + time + offset)]
-            if fitting:
-                return fitting
-    return []
-
-
-def _parses(texts: pl.Series, form: str) -> bool:
-    if not _is_all(texts.head(5).str.contains(r"^\d{1,4}[-/.]?\d{1,2}[-/.]?\d{1,4}([ T].*)?$")):
-        return False
-    if form == "%Y%m%d" and not _is_all(texts.str.contains(r"^(19|20)\d{6}$")):
-        return False
-    return time_format(form).read(texts).local.null_count() == 0
-
-
-def _is_weekly(days: pl.Series) -> bool:
-    """Return True if the median gap between days with rows is a week or more."""
-    gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
-    return bool(len(gaps)) and float(gaps.median() or 0) >= 7  # pyright: ignore[reportArgumentType]
-
-
-def _label(frame: pl.DataFrame, wanted: str, titles: dict[str, str], *taken: str) -> str:
-    """Return the column to predict: `wanted`, or the last number or boolean that is not `taken`."""
-    usable = [
-        name
-        for name in frame.columns
-        if name not in taken and (frame.schema[name].is_numeric() or frame.schema[name] == pl.Boolean)
-    ]
-    if wanted:
-        named = _named("--label", wanted, titles)
-        if named not in usable:
-            raise CsvRefused(
-                f"--label {wanted} holds {type_name(frame.schema[named])}: a label is a number, or true and false. "
-                f"Write a yes/no column as 1 and 0"
-            )
-        return named
-    numbers = [name for name in usable if not _ID.search(name) and frame[name].n_unique() > 1]
-    if not numbers:
-        raise CsvRefused(
-            f"no column can be predicted: there are {name_some(list(titles.values()))}. A label is a number, or true "
-            f"and false, that differs between rows and does not identify them"
-        )
-    return numbers[-1]
-
-
-def _named(option: str, wanted: str, titles: dict[str, str]) -> str:
-    """Return the name of a column that an option names by its heading or name."""
+def _named(option: str, wanted: str, titles: Mapping[str, str]) -> str:
+    """Return the name of a column that an option names by its heading or name; empty if the option is not given."""
     for name, title in titles.items():
         if wanted in (name, title):
             return name
-    raise CsvRefused(f"{option} {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+    if wanted:
+        raise CsvRefused(f"{option} {wanted} is not a column{did_you_mean(wanted, titles.values())}")
+    return ""
 
 
-def _known(wanted: str, titles: dict[str, str], event_time: str, label: str) -> str:
+def _known(wanted: str, titles: Mapping[str, str], frame: pl.DataFrame, event_time: str, label: str) -> str:
     named = _named("--known", wanted, titles)
     if named == label:
         raise CsvRefused(f"--known {wanted} is the label, which the model predicts: leave it out")
     if named == event_time:
         raise CsvRefused(f"--known {wanted} is the event time, which is always known: leave it out")
+    distinct = frame[named].n_unique()
+    if frame.schema[named] == pl.String and distinct * 2 > len(frame):
+        raise CsvRefused(
+            f"--known {wanted} has {distinct} different texts in {len(frame)} rows, such as {frame[named][0]!r}: a "
+            "model learns nothing from texts that do not repeat, so leave it out"
+        )
     return named
 
 
-def _series(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> tuple[str, ...]:
-    """Return the fewest columns that name a row together with the event time; empty if the event time is enough.
+def _require_entity(frame: pl.DataFrame, entity: Sequence[str], event_time: str, label: str) -> None:
+    for name in entity:
+        if name in (event_time, label):
+            raise CsvRefused(
+                f"--entity {name} is the {'event time' if name == event_time else 'label'}: leave it out"
+            )
+        if empty := frame[name].null_count():
+            raise CsvRefused(f"--entity {name} is empty in {empty} rows: fill it, or leave it out")
+    if entity and frame.select(entity).n_unique() * 2 > len(frame):
+        raise CsvRefused(
+            f"--entity {','.join(entity)} names {frame.select(entity).n_unique()} things in {len(frame)} rows: an "
+            "entity has rows at many dates, such as a store"
+        )
 
-    Tries at most two columns; empty also if no two are enough.
+
+_HOUR = "__hour"
+_MANY_HOURS = 6
+
+
+def _has_many_hours(frame: pl.DataFrame, series: Sequence[str], starts: pl.Series, hours: pl.Series) -> bool:
+    """Return True if a partition of a series has rows of six hours or more, on average."""
+    found = frame.select(*series, starts.alias("__start"), hours)
+    return found.n_unique() >= _MANY_HOURS * found.drop(_HOUR).n_unique()
+
+
+def _unevenness(starts: pl.Series, kind: str) -> float:
+    """Return the largest distance of a row count from the median of the last four of its weekday, as a share of it.
+
+    `starts` holds the partition of each row. The volume rule of a table compares in the same way.
     """
-    found = [name for name in candidates if _names_a_series(frame[name])]
-    naming = sorted(found, key=lambda name: frame.schema[name] != pl.String)
-    for size in range(3):
-        for columns in combinations(naming, size):
-            if _is_unique(frame, (event_time, *columns)):
-                return columns
-    return ()
+    counted = starts.alias("start").value_counts().sort("start").cast({"count": pl.Float64})
+    usual = pl.col("count").shift(1).rolling_median(4)
+    usual = usual if kind == "monthly" else usual.over(pl.col("start").dt.weekday())
+    return float(counted.select((pl.col("count") / usual - 1).abs().max()).item() or 0)
 
 
-def _names_a_series(column: pl.Series) -> bool:
-    """Return True for a category whose values repeat: on average five times or more."""
-    few = column.n_unique() * 5 <= len(column)
-    if column.null_count() or not few:
-        return False
-    is_id = bool(_ID.search(column.name)) or column.n_unique() <= 50
-    return column.dtype == pl.String or (column.dtype == pl.Int64 and is_id)
+_RECENT = {"daily": (7, 28), "weekly": (4, 52), "monthly": (3, 36)}
+"""Cadence → number of recent values, and the largest distance at which they are looked for."""
+_SEASONS = {"daily": (7, 14, 21, 28), "weekly": (52,), "monthly": (12, 24)}
 
 
-def _primary_key(
-    frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...], path: Path
-) -> tuple[str, ...]:
-    """Return the first combination of columns that is unique. Raises `CsvRefused` if none of up to four columns is."""
-    for key in _keys(frame, event_time, candidates, series):
-        if _is_unique(frame, key):
-            return key
-    numbered = frame.with_row_index("line", offset=2).filter(frame[event_time].is_duplicated())
-    twice = numbered.filter(numbered[event_time] == numbered[event_time][0])
-    lines = " and ".join(str(line) for line in twice["line"].head(2))
-    raise CsvRefused(
-        f"{path}: no columns identify a row: lines {lines}, for example, share {event_time}. Add a column "
-        f"that numbers the rows"
-    )
+def _recent(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+    """Return the smallest distances at which a fifth of the partitions have earlier rows; 1, 2, … if there are none."""
+    number, largest = _RECENT[cadence.kind]
+    found = [lag for lag in range(1, largest + 1) if 5 * _with_earlier(cadence, days, lag) >= len(days)]
+    return tuple(found[:number] or range(1, number + 1))
 
 
-def _keys(
-    frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
-) -> Iterator[tuple[str, ...]]:
-    """Yield combinations in the order to try them. Leaves out measurements: they may be unique by chance."""
-    ids = [name for name in candidates if frame.schema[name] in (pl.Int64, pl.String) and _ID.search(name)]
-    others = [name for name in candidates if name not in ids and frame.schema[name] == pl.String]
-    usable = [name for name in (*ids, *others) if not frame[name].null_count()]
-    yield (event_time,)
-    yield from ((name,) for name in ids if name in usable)
-    if series:
-        yield (event_time, *series)
-    for size in (1, 2, 3):
-        yield from ((event_time, *columns) for columns in combinations(usable, size))
+def _season(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+    """Return distances of the same weekday, week or month at which half of the partitions have earlier rows."""
+    return tuple(lag for lag in _SEASONS[cadence.kind] if 2 * _with_earlier(cadence, days, lag) >= len(days))
 
 
-def _is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
-    return frame.select(columns).n_unique() == len(frame)
+def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:
+    """Return the number of partitions among `days` that have rows `lag` partitions before."""
+    known = {day.isoformat() for day in days}
+    keys = cadence.keys(days[0], days[-1])
+    return sum(key in known and earlier in known for earlier, key in zip(keys, keys[lag:], strict=False))
 
 
-def _season(present: Sequence[date], length: int) -> tuple[int, ...]:
-    """Return distances of the same weekday, or week of the year, at which half of the partitions have earlier rows."""
-    known = set(present)
-    return tuple(
-        lag
-        for lag in ((52,) if length == 7 else (7, 14, 21, 28))
-        if 2 * sum(day - timedelta(days=lag * length) in known for day in present) >= len(present)
-    )
-
-
-def _column(values: pl.Series, title: str, names_rows: bool) -> CsvColumn:
+def _column(values: pl.Series, title: str, found: Values | None, names_rows: bool) -> CsvColumn:
     dtype = type_name(values.dtype)
     ge, le = (None, None) if names_rows or dtype not in NUMERIC else _generous_range(values)
-    return CsvColumn(values.name, title, dtype, values.null_count() > 0, ge, le)
+    return CsvColumn(values.name, title, dtype, values.has_nulls(), found.written if found else "", ge, le)
 
 
 def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:

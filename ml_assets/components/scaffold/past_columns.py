@@ -13,6 +13,7 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
+from ml_assets.components.scaffold.labels import Label
 from resources.words import name_some
 
 MOST_COLUMNS = 12
@@ -40,7 +41,7 @@ def choose_past(
     *,
     starts: pl.Series,
     series: Sequence[str],
-    label: str,
+    label: Label,
     before: date,
 ) -> PastColumns:
     """Choose among `candidates`, the columns of `frame` [rows] that are neither label, key nor known in advance.
@@ -48,7 +49,9 @@ def choose_past(
     `starts` [rows] is the partition of each row, `series` are the columns that tell one series from another, `before`
     is the first day of the validation split.
     """
-    frame = frame.with_columns(starts.alias(_START)).filter(pl.col(_START) < before)
+    frame = frame.with_columns(starts.alias(_START), *(one.name.suffix(_TARGET) for one in label.of_past()))
+    frame = frame.filter(pl.col(_START) < before)
+    targets = [name for name in frame.columns if name.endswith(_TARGET)]
     keys = [*series, _START]
     is_single = frame.select(keys).n_unique() == len(frame)
     words = [
@@ -58,20 +61,21 @@ def choose_past(
     ]
     numbers = [name for name in candidates if _is_measured(frame[name])]
     means = frame.group_by(keys, maintain_order=True).agg(
-        pl.col(label, *numbers).cast(pl.Float64).mean(), pl.col(words).last()
+        pl.col(*targets, *numbers).cast(pl.Float64).mean(), pl.col(words).last()
     )
-    last = means.sort(_START).with_columns(
-        pl.col(label, *numbers, *words).shift(1).over(series).name.suffix(_LAST)
-        if series
-        else pl.col(label, *numbers, *words).shift(1).name.suffix(_LAST)
-    )
-    target, own = (last[name].to_numpy() for name in (label, f"{label}{_LAST}"))
-    links = {name: _link(target, own, last[f"{name}{_LAST}"].to_numpy()) for name in numbers}
+    earlier = pl.col(*targets, *numbers, *words).shift(1)
+    last = means.sort(_START).with_columns((earlier.over(series) if series else earlier).name.suffix(_LAST))
+    own = [(last[name].to_numpy(), last[f"{name}{_LAST}"].to_numpy()) for name in targets]
+
+    def link(values: pl.Series) -> float:
+        return max(_link(target, before, values.to_numpy()) for target, before in own)
+
+    links = {name: link(last[f"{name}{_LAST}"]) for name in numbers}
     for name in words:
         texts = last[f"{name}{_LAST}"]
-        known = texts.is_not_null()
+        unknown = texts.is_null()
         found = [
-            _link(target, own, (texts == text).cast(pl.Float64).set(~known, None).to_numpy())
+            link((texts == text).cast(pl.Float64).set(unknown, None))
             for text in texts.drop_nulls().unique(maintain_order=True)
         ]
         links[name] = max(found, default=0.0)
@@ -80,11 +84,11 @@ def choose_past(
     return PastColumns(
         tuple(name for name in numbers if name in taken),
         tuple(name for name in words if name in taken),
-        _note([name for name in links if name not in linked], linked[len(taken) :], label),
+        _note([name for name in links if name not in linked], linked[len(taken) :], label.name),
     )
 
 
-_START, _LAST = "__start", "__last"
+_START, _LAST, _TARGET = "__start", "__last", "__target"
 
 
 def _note(unlinked: Sequence[str], weaker: Sequence[str], label: str) -> str:

@@ -7,7 +7,6 @@ a first model (window, batch, workers). The text is in `templates/`. Not here: t
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +16,9 @@ import jinja2
 import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
-from ml_assets.components.scaffold.csv_tables import NULLS, CsvColumn, CsvRefused, CsvTable, infer
+from ml_assets.components.scaffold.column_values import NULLS
+from ml_assets.components.scaffold.csv_tables import Asked, CsvColumn, CsvTable, Guess, infer
+from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.foundation.objective_facts import facts_of
 
 TEMPLATES = Path(__file__).parent / "templates"
@@ -26,9 +27,9 @@ FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 
 
 CHECKS = (
-    "known at     the end of its day or week: change `known_at` in source.py if figures come later",
-    "features     the calendar, the past of these columns, and columns known in advance: see features.py",
-    "gates        better than the naive model; no worse than production by more than 2 %",
+    Guess("known at", "the end of a row's {unit}", "if figures come later: `known_at` in source.py"),
+    Guess("features", "the calendar, the past, and columns known in advance", "features.py"),
+    Guess("gates", "better than naive; at most 2 % worse than production", "gates in defs.yaml"),
 )
 """Assumptions that no file can show, one per document."""
 
@@ -45,6 +46,20 @@ class CsvParams(BaseModel):
 
     from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
     label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
+    date: str = Field(default="", description="Column with the day or the moment of a row.")
+    date_format: str = Field(
+        default="", description="How dates are written, such as %d/%m/%Y, if they read in two ways."
+    )
+    entity: str = Field(
+        default="",
+        description="What a row is about: columns such as a store, with commas between. Features look back within it.",
+    )
+    cadence: str = Field(
+        default="", description="daily, weekly or monthly. Default: by the distance of the dates."
+    )
+    decimal: str = Field(
+        default="", description="comma or point: the mark before the fraction, if numbers read in two ways."
+    )
     known: str = Field(
         default="",
         description="Columns that are known before their day begins, with commas between: they become features.",
@@ -81,10 +96,10 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the folder and print the next commands."""
         names: dict[str, Any] = _names(request)
-        prefix, notes = "", []
+        prefix, guesses = "", ()
         if file := getattr(request.params, "from_file", ""):
             table = _infer(request, file)
-            prefix, notes, names = "csv_", table.notes, names | csv_names(table, names)
+            prefix, guesses, names = "csv_", table.guesses, names | csv_names(table, names)
         written = {
             "__init__.py": f'"""Pipeline {names["name"]}: describe the pipeline and the source of its data here."""\n',
             "defs.yaml": _editor_line(request)
@@ -96,10 +111,10 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
         }
         for name, text in written.items():
             (request.target_path / name).write_text(text)
-        if notes:
-            click.echo(f"Read {file} and inferred the following. Check it:")
-            for note in (*notes, *CHECKS[: len(self.documents)]):
-                click.echo(f"  {note}")
+        if guesses:
+            click.echo(f"Read {file} and guessed the following. Check it:")
+            for line in _aligned((*guesses, *CHECKS[: len(self.documents)]), names["table"].unit):
+                click.echo(line)
         click.echo(f"Wrote {', '.join(written)}. They work as they are; adapt them to your table.")
         click.echo("Next:")
         for command in self.next_commands:
@@ -138,16 +153,40 @@ class TrainingPipelineScaffolder(TemplateScaffolder):
 
 def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
     """Infer the table's facts from the file. Raises `ScaffoldRefused` and leaves no folder if that fails."""
+    options = request.params
     try:
         return infer(
             Path(file).absolute(),
-            label=request.params.label,
-            known=[name.strip() for name in request.params.known.split(",") if name.strip()],
-            time_zone=request.params.time_zone,
+            Asked(
+                label=options.label,
+                known=_split(options.known),
+                date=options.date,
+                date_format=options.date_format,
+                entity=_split(options.entity),
+                cadence=options.cadence,
+                decimal=options.decimal,
+                time_zone=options.time_zone,
+            ),
         )
     except CsvRefused as error:
         _leave_nothing(request)
         raise ScaffoldRefused(str(error)) from error
+
+
+def _split(names: str) -> list[str]:
+    return [name.strip() for name in names.split(",") if name.strip()]
+
+
+_WIDEST = 60
+"""Characters of a guess up to which the column beside it moves to the right."""
+
+
+def _aligned(guesses: Sequence[Guess], unit: str) -> Iterable[str]:
+    """Yield a line per guess: what it is about, its value, and the runner-up with its option."""
+    width = max((len(one.value) for one in guesses if one.otherwise and len(one.value) <= _WIDEST), default=0)
+    yield f"  {'':<12} {'guess':<{width}}   otherwise"
+    for about, value, otherwise in guesses:
+        yield f"  {about:<12} {value.format(unit=unit):<{width}}   {otherwise}".rstrip()
 
 
 def _leave_nothing(request: dg.ScaffoldRequest[Any]) -> None:
@@ -201,8 +240,9 @@ def _render(template: str, names: Mapping[str, Any]) -> str:
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(names)
 
 
-RECENT = {"daily": tuple(range(1, 8)), "weekly": tuple(range(1, 5))}
-"""Cadence → distances, in partitions, of the recent past."""
+LAG_UNITS = {"day": "d", "week": "w", "month": "mo"}
+WHOLE_YEARS = {"day": 365, "week": 52, "month": 24}
+"""Partitions of training from which the season is a feature: a year; of months, two, because each has one value."""
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
 STEPS = 2_500
@@ -227,41 +267,41 @@ def first_training(rows: int) -> dict[str, Any]:
 
 def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     """Return the templates' values; `names` are the values that follow from the folder."""
-    length = 7 if table.unit == "week" else 1
-    first, last = (_beginning(day, length) for day in (table.first_day, table.last_day))
-    window = table.window
-    hour = table.column.dtype == "datetime"
-    past = (table.label, *table.past.numbers)
-    earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")]
-    earlier += [f"{table.label}_{lag}{table.unit[0]}" for lag in table.season]
-    earlier += [f"{table.label}_season"] * (len(table.season) > 1)
-    # Without a whole year of training, features of the season mislead: the holdout has values that training never saw.
-    season = window["train"] * length >= 365
+    keys, window, unit = table.keys, table.window, table.unit
+    hour = table.time.is_time
+    label = table.label
+    past = (*(label.shares or (label.name,)), *table.past.numbers)
+    lags = [f"{label.name}_{lag}{LAG_UNITS[unit]}" for lag in table.season if not label.classes]
+    season_means = (
+        [f"{name}_season" for name in (label.shares or (label.name,))] if len(table.season) > 1 else []
+    )
+    earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")] + lags + season_means
+    # Without whole years of training, features of the season mislead: the holdout has values that training never saw.
+    season = window["train"] >= WHOLE_YEARS[unit]
     columns = {column.name: column for column in table.columns}
     known = [columns[name] for name in table.known if name not in table.series]
     words = [column.name for column in known if column.dtype == "string"]
     last_words = [f"{name}_last" for name in table.past.words]
-    categorical = (*(() if length == 7 else ("weekday",)), *table.series, *words, *last_words)
+    categorical = (*(("weekday",) if unit == "day" else ()), *table.series, *words, *last_words)
     naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
-    always = naming if table.event_time in naming else (table.event_time, *naming)
+    always = naming if table.time.name in naming else (table.time.name, *naming)
     kept = always if hour else naming
     known_numbers = [column for column in known if column.name not in words]
-    train_rows = table.rows * window["train"] // table.partitions
+    train_rows = table.rows * window["train"] // len(keys)
     # No day of the file itself may be rejected for its number of rows.
     most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
         "table": table,
-        "weekly": length == 7,
-        "days": length,
-        "start": first,
-        "end": last + timedelta(days=length - 1),
-        "first_key": first,
-        "last_key": last,
-        "model_start": first + timedelta(days=length * (sum(window.values()) - 1)),
+        "unit": unit,
+        "start": keys[0],
+        "end": table.cadence.bounds(keys[-1])[1],
+        "first_key": keys[0],
+        "last_key": keys[-1],
+        "model_start": keys[sum(window.values()) - 1],
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
-        "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.date_format)}}}",
-        "expressions": {column.name: _parsed(column, table) for column in table.columns},
+        "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.time.form)}}}",
+        "expressions": {column.name: _parsed(column) for column in table.columns},
         "numeric": [
             *(["hour"] if hour else []),
             *(["season_sin", "season_cos"] if season else []),
@@ -273,15 +313,17 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "season": season,
         "series": table.series,
         "series_list": _listed(table.series),
-        "recent": RECENT[table.cadence],
+        "recent": table.recent,
         "same_season": table.season,
-        "lookback": max(*RECENT[table.cadence], *table.season),
+        "lookback": max(*table.recent, *table.season),
         "past_list": _listed(past),
+        "shares": label.shares,
         "past_words": table.past.words,
         "past_words_list": _listed(table.past.words),
         "last_words": last_words,
         "earlier": earlier,
-        "lag_unit": table.unit[0],
+        "lag_unit": LAG_UNITS[unit],
+        "helpers": sorted({_helper(column) for column in table.columns if column.written}),
         "hour": hour,
         "kept": kept,
         "kept_columns": [columns[name] for name in kept],
@@ -292,9 +334,11 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "window": window,
         "volume_warn": most_uneven / 2,
         "volume_block": most_uneven,
-        "label_nullable": columns[table.label].nullable,
+        "label_nullable": columns[label.name].nullable,
+        "label_dtype": "string" if label.classes else "int8, isin: [0, 1]" if label.is_binary else "float32",
+        "label_polars": "" if label.classes else "Int8" if label.is_binary else "Float32",
         **first_training(train_rows),
-        "metric": facts_of(table.objective).chosen_by,
+        "metric": facts_of(label.objective).chosen_by,
         "quoted": _quoted,
         "word": _word,
         "words": lambda texts: f"[{', '.join(map(_word, texts))}]",  # pyright: ignore[reportUnknownLambdaType]
@@ -302,26 +346,25 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     }
 
 
-def _beginning(day: date, length: int) -> date:
-    """Return the first day of the partition that holds `day`."""
-    return day - timedelta(days=day.weekday()) if length == 7 else day
-
-
 def _day(table: CsvTable) -> str:
     """Return the Python expression of a row's partition."""
-    day = f"pl.col({_quoted(table.event_time)})"
-    if table.column.dtype == "datetime":
+    day = f"pl.col({_quoted(table.time.name)})"
+    if table.time.is_time:
         day += ".dt.convert_time_zone(ZONE).dt.date()"
-    return day + '.dt.truncate("1w")' * (table.unit == "week")
+    return day + {"day": "", "week": '.dt.truncate("1w")', "month": '.dt.truncate("1mo")'}[table.unit]
 
 
-def _parsed(column: CsvColumn, table: CsvTable) -> str:
+def _helper(column: CsvColumn) -> str:
+    return "plain_booleans" if " " in column.written else "plain_numbers"
+
+
+def _parsed(column: CsvColumn) -> str:
     """Return the Python expression that converts the file's texts to the column's type."""
     text = f"texts[{_quoted(column.title)}]"
     if column.dtype == "string":
         return text
-    if column.dtype in ("int64", "float64") and table.decimal_comma:
-        text += '.str.replace(",", ".", literal=True)'
+    if column.written:
+        text = f"{_helper(column)}({text}, {', '.join(map(_quoted, column.written.split()))})"
     return f"_exact({text}, {_POLARS[column.dtype]})"
 
 

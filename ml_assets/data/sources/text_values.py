@@ -203,6 +203,8 @@ class ValueRefused(ValueError):
     def __init__(self, column: str, row: int, reason: str) -> None:
         """`row` counts from 1."""
         super().__init__(f"row {row}: '{column}' {reason}")
+        self.row = row
+        self.reason = reason
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,0 +1,112 @@
+"""Types of the columns of a file: numbers, booleans and texts, each with the form in which it is written."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.rows_of_file import FileRows
+from ml_assets.data.sources.file_formats import CODE
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
+from ml_assets.data.sources.written_values import (
+    BOOLEANS,
+    UNIT,
+    Decimal,
+    number_form,
+    plain_booleans,
+    plain_numbers,
+)
+
+NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "-", "?")
+"""Texts that mean a missing value in columns that are not texts, in addition to an empty field."""
+_MARKS: tuple[Decimal, ...] = (".", ",")
+
+
+@dataclass(frozen=True)
+class Values:
+    """A column with the type that all its texts have."""
+
+    values: pl.Series
+    """int64, float64, booleans, or the texts unchanged."""
+    written: str = ""
+    """`.` or `,` if a number has a unit, or marks between thousands; two words for true and false: `yes no`."""
+    is_inexact: bool = False
+    """True for texts of digits that no number holds exactly."""
+
+
+def present(column: pl.Series) -> pl.Series:
+    """Return texts without blanks around them; null where a column that is not a text has no value."""
+    text = column.str.strip_chars(" \t")
+    return text.set(text.is_in(["", *NULLS]), None)
+
+
+def typed_columns(
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], decimal: Decimal | None
+) -> list[Values]:
+    """Return the columns of `frame`, which are texts. `decimal` is the mark that the person named.
+
+    Raises `CsvRefused` if all numbers of the file read with both marks.
+    """
+    marks = {column.name: _marks(present(column)) for column in frame}
+    sure: set[Decimal] = {
+        *([decimal] if decimal else []),
+        *(found[0] for found in marks.values() if len(found) == 1),
+    }
+    typed_as: list[Values] = []
+    for column in frame:
+        text = present(column)
+        found = marks[column.name]
+        if len(found) == 2 and text.str.contains(",", literal=True).any():
+            if len(sure) != 1:
+                first = int(text.str.contains(",", literal=True).fill_null(value=False).arg_max() or 0)
+                raise CsvRefused(
+                    f"{rows.place(first)}: '{titles[column.name]}' holds {text[first]!r}, which reads with a "
+                    "decimal comma and with a comma between thousands: add --decimal comma or --decimal point"
+                )
+            found = tuple(sure)
+        elif len(found) == 2:
+            # 1.234 is a number with a point, unless other columns have decimal commas.
+            has_point = text.str.contains(".", literal=True).any()
+            found = tuple(sure) if has_point and len(sure) == 1 else (".",)
+        typed_as.append(_values(column, text, found))
+    return typed_as
+
+
+def _values(column: pl.Series, text: pl.Series, marks: Sequence[Decimal]) -> Values:
+    if text.null_count() == len(text) or text.str.contains(CODE).any():
+        return Values(column)
+    plain = _number(text)
+    if plain is not None and not (marks == (",",) and text.str.contains(".", literal=True).any()):
+        return Values(plain)
+    for mark in marks:
+        number = _number(plain_numbers(text, mark))
+        if number is not None:
+            return Values(number, mark)
+    lower = text.str.to_lowercase()
+    words = {*lower.drop_nulls().unique()}
+    for true, false in BOOLEANS:
+        if words == {true, false} or ((true, false) == BOOLEANS[1] and words <= {true, false}):
+            values = typed(plain_booleans(text, true, false), pl.Boolean(), TextForm())
+            return Values(values, "" if (true, false) == BOOLEANS[1] else f"{true} {false}")
+    return Values(column, is_inexact=bool(marks))
+
+
+def _marks(text: pl.Series) -> tuple[Decimal, ...]:
+    """Return the marks before a fraction with which all texts are numbers of one unit; empty if there is none."""
+    known = text.drop_nulls()
+    if known.is_empty() or known.str.extract(f"({UNIT})").n_unique() > 1:
+        return ()
+    return tuple(mark for mark in _MARKS if known.str.contains(number_form(mark)).all())
+
+
+def _number(text: pl.Series) -> pl.Series | None:
+    """Return texts as whole numbers or floats; None if there are none, or one would change."""
+    for dtype in (pl.Int64(), pl.Float64()):
+        try:
+            found = typed(text, dtype, TextForm())
+        except ValueRefused:
+            continue
+        if found.null_count() == text.null_count():
+            return found
+    return None

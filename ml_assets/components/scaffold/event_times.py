@@ -1,0 +1,212 @@
+"""The column that dates the rows of a table, the form of its dates, and the cadence of its partitions."""
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import product
+from typing import Literal
+
+import polars as pl
+
+from ml_assets.components.scaffold.column_values import present
+from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.rows_of_file import FileRows
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
+from resources.words import name_some
+
+_DAYS = {
+    "%Y-%m-%d": "2024-01-31",
+    "%Y/%m/%d": "2024/01/31",
+    "%Y.%m.%d": "2024.01.31",
+    "%Y%m%d": "20240131",
+    "%d.%m.%Y": "31.01.2024",
+    "%d/%m/%Y": "31/01/2024",
+    "%m/%d/%Y": "01/31/2024",
+    "%d-%m-%Y": "31-01-2024",
+    "%m-%d-%Y": "01-31-2024",
+    "%d.%m.%y": "31.01.24",
+    "%d/%m/%y": "31/01/24",
+    "%m/%d/%y": "01/31/24",
+    "%b %d %Y": "Jan 31 2024",
+    "%b %d, %Y": "Jan 31, 2024",
+    "%B %d %Y": "January 31 2024",
+    "%B %d, %Y": "January 31, 2024",
+    "%d %b %Y": "31 Jan 2024",
+    "%d %B %Y": "31 January 2024",
+    "%d-%b-%Y": "31-Jan-2024",
+    "%d-%b-%y": "31-Jan-24",
+}
+"""Form of a day → an example."""
+_MONTHS = {
+    "%Y-%m": "2024-01",
+    "%Y/%m": "2024/01",
+    "%m/%Y": "01/2024",
+    "%b %Y": "Jan 2024",
+    "%B %Y": "January 2024",
+    "%b-%Y": "Jan-2024",
+}
+"""Form of a month, which stands for its first day → an example."""
+_TIMES = (
+    " %H:%M:%S",
+    "T%H:%M:%S",
+    " %H:%M",
+    "T%H:%M",
+    " %H:%M:%S%.f",
+    "T%H:%M:%S%.f",
+    " %I:%M %p",
+    " %I:%M:%S %p",
+)
+_OFFSETS = ("", "%#z")
+_FORMS = (*_DAYS, *_MONTHS, *("".join(parts) for parts in product(_DAYS, _TIMES, _OFFSETS)))
+_MOSTLY = 0.7
+"""Share of the values that are dates, from which a column counts as one of dates with mistakes."""
+
+
+@dataclass(frozen=True)
+class TimeColumn:
+    """A column that reads as dates or moments."""
+
+    name: str
+    form: str
+    """Format in the notation of `time_format`."""
+
+    @property
+    def is_time(self) -> bool:
+        """True if it has times of day."""
+        return "%H" in self.form or "%I" in self.form
+
+    @property
+    def has_offset(self) -> bool:
+        """True if its moments include their offset from UTC."""
+        return "%#z" in self.form
+
+    @property
+    def shown(self) -> str:
+        """Example of its form."""
+        day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len)
+        offset = " and its offset from UTC" * self.has_offset
+        return (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
+
+
+def time_columns(
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str, form: str
+) -> list[TimeColumn]:
+    """Return the columns of dates in `frame` [rows], the most likely event time first.
+
+    `wanted` is the event time that the person named, `form` the format of its dates; empty if not given. Raises
+    `CsvRefused` without a column of dates, for a value among dates that is none, and for an ambiguous column.
+    """
+    asked = [wanted] if wanted else frame.columns
+    found: list[TimeColumn] = []
+    ambiguous: list[tuple[str, list[str]]] = []
+    for name in asked:
+        forms = _forms_of(frame[name], form)
+        found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
+        ambiguous += [(name, forms)] * (len(forms) > 1)
+    if found:
+        # A table is usually in the order of its event time; dates of birth are not.
+        return sorted(found, key=lambda one: not _dates(present(frame[one.name]), one.form).is_sorted())
+    if ambiguous:
+        name, forms = ambiguous[0]
+        first = present(frame[name]).drop_nulls()[0]
+        raise CsvRefused(
+            f"{rows.path}: '{titles[name]}' reads with the day first and with the month first, such as {first!r}: add "
+            + " or ".join(f"--date-format '{one}'" for one in forms)
+        )
+    for name in asked:
+        _refuse_a_bad_date(rows, frame[name], titles[name], form, 0.0 if wanted else _MOSTLY)
+    raise CsvRefused(
+        f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "
+        "as 2024-01-31, 31.01.2024, Jan 31 2024 or 2024-01-31 13:45:00"
+    )
+
+
+def moments_of(
+    rows: FileRows, frame: pl.DataFrame, column: TimeColumn, title: str, time_zone: str
+) -> pl.Series:
+    """Return the event time as dates, or as moments (UTC). Raises `CsvRefused` for a value that is none."""
+    texts = present(frame[column.name])
+    if texts.has_nulls():
+        empty = int(texts.is_null().arg_max() or 0)
+        more = f", and {texts.null_count() - 1} more rows" if texts.null_count() > 1 else ""
+        raise CsvRefused(
+            f"{rows.place(empty)}{more}: '{title}' is empty: give each row a date, or delete the row"
+        )
+    dtype = pl.Datetime("us", "UTC") if column.is_time else pl.Date()
+    form = TextForm(formats={title: column.form}, time_zone=time_zone)
+    try:
+        return typed(texts.alias(title), dtype, form).alias(column.name)
+    except ValueRefused as error:
+        raise CsvRefused(f"{rows.place(error.row - 1)}: '{title}' {error.reason}") from error
+
+
+def cadence_of(days: pl.Series) -> Literal["daily", "weekly", "monthly"]:
+    """Return the cadence that fits the usual distance between the days with rows."""
+    gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
+    usual = float(gaps.median() or 0) if len(gaps) else 0.0  # pyright: ignore[reportArgumentType]
+    return "monthly" if usual >= 28 else "weekly" if usual >= 7 else "daily"
+
+
+def _forms_of(column: pl.Series, wanted: str) -> list[str]:
+    """Return the forms that fit all dates of `column`; several if it is ambiguous."""
+    texts = present(column)
+    if texts.null_count() > len(texts) // 2:
+        return []
+    some = texts.drop_nulls().unique(maintain_order=True)
+    return _distinct([form for form in ([wanted] if wanted else _FORMS) if _fits(some, form)], some)
+
+
+def _distinct(forms: Sequence[str], some: pl.Series) -> list[str]:
+    """Return forms without those that read the same dates as an earlier one: `%S` and `%S%.f`, `%b` and `%B` of May."""
+    kept: dict[tuple[object, ...], str] = {}
+    for form in forms:
+        kept.setdefault(tuple(_dates(some.head(1000), form)), form)
+    return list(kept.values())
+
+
+def _fits(some: pl.Series, form: str) -> bool:
+    expression = _compiled(form)
+    if not all(expression.match(text) for text in some.head(3)):
+        return False
+    return _dates(some, form).null_count() == 0
+
+
+def _dates(texts: pl.Series, form: str) -> pl.Series:
+    return time_format(form).read(texts).local
+
+
+@lru_cache(maxsize=1000)
+def _compiled(form: str) -> re.Pattern[str]:
+    expression = time_format(form).expression
+    # Eight digits may be a number: only years that a table has.
+    return re.compile(expression if form != "%Y%m%d" else r"^(19|20)\d{6}$")
+
+
+def _refuse_a_bad_date(rows: FileRows, column: pl.Series, title: str, wanted: str, share: float) -> None:
+    """Raise `CsvRefused` for the first value that is not a date if more than `share` of the column's values are."""
+    texts = present(column)
+    some = texts.drop_nulls().head(1000)
+    if some.is_empty():
+        return
+    forms = (
+        [wanted]
+        if wanted
+        else [form for form in _FORMS if any(_compiled(form).match(one) for one in some.head(20))]
+    )
+    read = {form: 1 - _dates(some, form).null_count() / len(some) for form in forms}
+    best = max(read, key=lambda form: read[form], default="")
+    if not best or read[best] <= share:
+        if share == 0.0:
+            raise CsvRefused(
+                f"{rows.place(int(texts.is_not_null().arg_max() or 0))}: '{title}' holds {some[0]!r}, which is not a "
+                "date that is understood: write dates as 2024-01-31, or give --date-format '%d.%m.%Y'"
+            )
+        return
+    wrong = _dates(texts, best).is_null() & texts.is_not_null()
+    row = int(wrong.arg_max() or 0)
+    shown = TimeColumn(column.name, best).shown if not wanted else f"'{wanted}'"
+    raise CsvRefused(
+        f"{rows.place(row)}: '{title}' holds {texts[row]!r}, which is not a date written as {shown} like the others: "
+        "correct it, or delete the row"
+    )

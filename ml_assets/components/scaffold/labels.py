@@ -1,0 +1,143 @@
+"""The column that a first model predicts, and the objective that follows from its values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import date
+
+import polars as pl
+
+from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.row_keys import ID
+from ml_assets.components.scaffold.rows_of_file import FileRows
+from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from resources.words import name_some
+
+MOST_CLASSES = 50
+MOST_SHARES = 6
+"""Classes whose share in the past is a feature: the most frequent ones."""
+
+
+@dataclass(frozen=True)
+class Label:
+    """The column to predict."""
+
+    name: str
+    objective: ObjectiveName
+    typical: float = 1.0
+    """Mean absolute value."""
+    classes: tuple[str, ...] = ()
+    """Texts of its classes, the most frequent first; empty if it is a number or a boolean."""
+
+    @property
+    def is_binary(self) -> bool:
+        """True if labels are 0 or 1."""
+        return facts_of(self.objective).is_zero_or_one
+
+    @property
+    def kind(self) -> str:
+        """Words for its values."""
+        if self.classes:
+            return f"one of {len(self.classes)} classes: {name_some(self.classes, 4)}"
+        return "true or false" if self.is_binary else "a number"
+
+    @property
+    def shares(self) -> Mapping[str, str]:
+        """Feature → class whose share in the past it is."""
+        return {f"{self.name}_{n}": text for n, text in enumerate(self.classes[:MOST_SHARES], 1)}
+
+    def of_past(self) -> list[pl.Expr]:
+        """Return the numbers whose past says something about the label: itself, or the shares of its classes."""
+        if not self.classes:
+            return [pl.col(self.name).cast(pl.Float64)]
+        return [
+            (pl.col(self.name) == text).cast(pl.Float64).alias(name) for name, text in self.shares.items()
+        ]
+
+
+def label_of(
+    rows: FileRows,
+    frame: pl.DataFrame,
+    titles: Mapping[str, str],
+    wanted: str,
+    taken: Sequence[str],
+    starts: pl.Series,
+    validation: date,
+    holdout: date,
+) -> tuple[Label, list[str]]:
+    """Return the label, and other columns that could be predicted, the most likely first.
+
+    `wanted` is the column that the person named, or empty. `taken` are the columns of times and keys, `starts` [rows]
+    the partitions of the rows, `validation` and `holdout` the first days of these splits. Raises `CsvRefused`.
+    """
+    numbers = [
+        name
+        for name in frame.columns
+        if name not in taken and _is_number(frame[name]) and not ID.search(name)
+    ]
+    words = [name for name in frame.columns if name not in taken and _has_classes(frame[name])]
+    possible = [
+        name for name in (*reversed(numbers), *reversed(words)) if frame[name].drop_nulls().n_unique() > 1
+    ]
+    if not wanted and not possible:
+        raise CsvRefused(
+            f"{rows.path}: no column can be predicted: there are {name_some(list(titles.values()))}. A label is a "
+            "number, true and false, or a text with few values; it differs between rows and does not identify them"
+        )
+    label = _label(rows, frame, titles, wanted or possible[0], starts)
+    _require_splits(rows, frame[label.name], titles, starts, validation, holdout, label)
+    return label, [name for name in possible if name != label.name]
+
+
+def _is_number(column: pl.Series) -> bool:
+    return column.dtype.is_numeric() or column.dtype == pl.Boolean
+
+
+def _has_classes(column: pl.Series) -> bool:
+    return column.dtype == pl.String and column.n_unique() <= min(MOST_CLASSES, len(column) // 5)
+
+
+def _label(
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], name: str, starts: pl.Series
+) -> Label:
+    column, place = frame[name], f"{rows.path}: '{titles[name]}'"
+    known = column.drop_nulls()
+    if known.n_unique() < 2:
+        shown = f"{known[0]!r} in all rows" if len(known) else "empty in all rows"
+        raise CsvRefused(f"{place} is {shown}, so there is nothing to predict: give another --label")
+    if _is_number(column):
+        values = known.cast(pl.Float64)
+        objective = "binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression"
+        return Label(name, objective, float(values.abs().mean() or 1.0))  # pyright: ignore[reportArgumentType]
+    if column.dtype != pl.String:
+        raise CsvRefused(
+            f"{place} holds dates: a --label is a number, true and false, or a text with few values"
+        )
+    counts = known.value_counts(sort=True, name="n").sort(["n", name], descending=[True, False])
+    if len(counts) > min(MOST_CLASSES, len(known) // 5):
+        raise CsvRefused(
+            f"{place} has {len(counts)} different texts in {len(known)} rows, such as {known[0]!r}: a --label with "
+            f"classes has at most {MOST_CLASSES}, and five rows for each. If it holds numbers, write them as 1234.5"
+        )
+    return Label(name, "multiclass", classes=tuple(counts[name].to_list()))
+
+
+def _require_splits(
+    rows: FileRows,
+    column: pl.Series,
+    titles: Mapping[str, str],
+    starts: pl.Series,
+    validation: date,
+    holdout: date,
+    label: Label,
+) -> None:
+    """Raise `CsvRefused` if a split has one value of a label with classes: no metric can tell models apart."""
+    parts = {"training": starts < validation, "holdout": starts >= holdout}
+    for split, chosen in parts.items():
+        values = column.filter(chosen).drop_nulls()
+        if values.is_empty() or (values.n_unique() < 2 and (label.classes or label.is_binary)):
+            shown = f"always {values[0]!r}" if len(values) else "empty"
+            begin, end = starts.filter(chosen).min(), starts.filter(chosen).max()
+            raise CsvRefused(
+                f"{rows.path}: '{titles[label.name]}' is {shown} from {begin} to {end}, the rows of the {split}, so no "
+                "model can be measured: give another --label, or a file with more rows"
+            )
