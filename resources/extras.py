@@ -19,6 +19,7 @@ EXTRA_OF = {
     "dagster_postgres": "postgres",
     "dagster_webserver": "ui",
     "deltalake": "delta",
+    "fastexcel": "excel",
     "fsspec": "s3",
     "httptools": "ui",
     "in_toto_attestation": "governance",

@@ -4,8 +4,10 @@
 """
 
 import gzip
+import io
 import subprocess
 import sys
+import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import date, datetime, timedelta
@@ -20,7 +22,7 @@ from dagster.components.testing import DefsFolderSandbox, create_defs_folder_san
 
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.scaffold.csv_tables import Asked, infer
+from ml_assets.components.scaffold.csv_tables import GivenOptions, infer
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
@@ -342,7 +344,7 @@ MISTAKES = [
     ("other_separator", f"day:sold\n{DATED.replace(',', ':')}", {}, "separated by commas"),
     ("separator_of_excel", f"sep=;\nday;sold\n{DATED}", {}, "line 1: delete 'sep=;'"),
     ("picture", b"\x89PNG\r\n\x1a\n\xff\xd8", {}, "is a picture, not CSV"),
-    ("workbook", b"PK\x03\x04 xl/workbook", {}, "save the sheet as CSV, UTF-8"),
+    ("workbook", b"PK\x03\x04 xl/workbook", {}, "is an archive, not CSV: unpack it"),
     ("web_page", "<!DOCTYPE html><html>", {}, "is a web page"),
     ("json", '[{"day": "2024-01-01"}]', {}, "is a JSON array"),
     ("latin_1", f"day,sold\n{DATED}\n2024-02-02,Süd".encode("latin-1"), {}, "line 32: not UTF-8, as Latin-1"),
@@ -451,15 +453,123 @@ def test_an_unusable_file_is_refused_in_one_line(
     assert not (sandbox.defs_folder_path / "shop").exists()
 
 
+OTHER_FORMS = pl.DataFrame(
+    {
+        "Day": DAYS[:40] * 2,
+        "shop": ["north"] * 40 + ["south"] * 40,
+        "open": [day.day % 2 == 0 for day in DAYS[:40]] * 2,
+        "fee": [f"${day.day}.50" for day in DAYS[:40]] * 2,
+        "sold": [day.day for day in DAYS[:40]] * 2,
+    }
+)
+
+
+def _workbook(frame: pl.DataFrame) -> bytes:
+    """Return a workbook with the rows as a sheet: dates are texts."""
+    rows = [frame.columns, *frame.cast({"Day": pl.String}).rows()]
+    cells = "".join(
+        "<row>"
+        + "".join(
+            f"<c><v>{one}</v></c>"
+            if isinstance(one, int) and not isinstance(one, bool)
+            else f'<c t="inlineStr"><is><t>{str(one).lower() if isinstance(one, bool) else one}</t></is></c>'
+            for one in row
+        )
+        + "</row>"
+        for row in rows
+    )
+    main, package = (
+        "http://schemas.openxmlformats.org/spreadsheetml/2006/main",
+        "http://schemas.openxmlformats.org/",
+    )
+    office = f"{package}officeDocument/2006/relationships"
+    parts = {
+        "[Content_Types].xml": f'<Types xmlns="{package}package/2006/content-types"/>',
+        "_rels/.rels": f'<Relationships xmlns="{package}package/2006/relationships"><Relationship Id="r1" '
+        f'Type="{office}/officeDocument" Target="xl/workbook.xml"/></Relationships>',
+        "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{package}package/2006/relationships">'
+        f'<Relationship Id="r1" Type="{office}/worksheet" Target="worksheets/sheet1.xml"/></Relationships>',
+        "xl/workbook.xml": f'<workbook xmlns="{main}" xmlns:r="{office}"><sheets>'
+        '<sheet name="a" sheetId="1" r:id="r1"/></sheets></workbook>',
+        "xl/worksheets/sheet1.xml": f'<worksheet xmlns="{main}"><sheetData>{cells}</sheetData></worksheet>',
+    }
+    made = io.BytesIO()
+    with zipfile.ZipFile(made, "w") as archive:
+        for name, text in parts.items():
+            archive.writestr(name, text)
+    return made.getvalue()
+
+
+WRITE = {
+    "parquet": lambda frame: frame.write_parquet,
+    "jsonl": lambda frame: frame.write_ndjson,
+    "xlsx": lambda frame: lambda path: path.write_bytes(_workbook(frame)),
+}
+
+
+@pytest.mark.parametrize("suffix", WRITE)
+def test_each_form_of_a_file_becomes_the_same_table(
+    sandbox: DefsFolderSandbox, tmp_path: Path, suffix: str
+) -> None:
+    file = tmp_path / f"table.{suffix}"
+    WRITE[suffix](OTHER_FORMS)(file)
+    folder = sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file)})
+    _is_in_house_style(folder, "check", "format")
+    with sandbox.build_component_tree() as tree:
+        dataset = _spec(list(tree.get_all_components(SpecComponent)), Dataset)
+        read = resolve_function(dataset.source.function)
+        frames = {str(day): read(day) for day in DAYS[:40]}
+        assert resolve_function(dataset.source.latest)() == DAYS[39]
+    assert not any(check_partitions(frames, dataset.contract).values())
+    expected = OTHER_FORMS.select(
+        pl.col("Day").alias("day"),
+        "shop",
+        "open",
+        pl.col("fee").str.strip_chars("$").cast(pl.Float64),
+        "sold",
+    )
+    rows = pl.concat(frames.values()).drop("known_at")
+    assert rows.sort("day", "shop").equals(expected.sort("day", "shop"))
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "said"),
+    [
+        pytest.param(
+            "t.parquet", b"day,sold\n", "is not Parquet: it begins with 'day,sold'", id="csv_as_parquet"
+        ),
+        pytest.param("t.parquet", b"PAR1 cut off", "is not readable as Parquet", id="half_a_file"),
+        pytest.param("t.xlsx", b"day,sold\n", "is not an Excel workbook", id="csv_as_workbook"),
+        pytest.param(
+            "t.xlsx", b"PK\x03\x04 cut off", "is not readable as an Excel workbook", id="half_a_workbook"
+        ),
+        pytest.param("t.jsonl", b"day,sold\n", "is not JSON lines", id="csv_as_json"),
+        pytest.param("t.jsonl", b'{"day": 1}\n{"day": ', "line 2", id="half_a_line"),
+        pytest.param("t.jsonl", b'{"a": 1}\n{"a": "x"}\n', "line 2: 'a' has values of", id="two_types"),
+        pytest.param("t.jsonl", b'{"a": 1}\n{"a": 2}\n', "no column holds dates: there are a", id="no_dates"),
+    ],
+)
+def test_a_file_that_is_not_of_its_form_is_named(
+    tmp_path: Path, name: str, content: bytes, said: str
+) -> None:
+    file = tmp_path / name
+    file.write_bytes(content)
+    with pytest.raises(CsvRefused) as refused:
+        infer(file)
+    assert said in str(refused.value)
+    assert str(file) in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 def test_a_missing_file_and_a_skipped_hour_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CsvRefused, match="is not a file"):
         infer(tmp_path / "none.csv")
     file = tmp_path / "hours.csv"
     hours = [datetime(2024, 3, 20) + timedelta(hours=n) for n in range(24 * 25)]  # noqa: DTZ001
     file.write_text("at,sold\n" + "\n".join(f"{hour:%Y-%m-%d %H:%M},{hour.hour}" for hour in hours))
-    assert len(infer(file, Asked(time_zone="UTC")).keys) == 25
+    assert len(infer(file, GivenOptions(time_zone="UTC")).keys) == 25
     with pytest.raises(CsvRefused, match="'at' is a time that clocks in Europe/Berlin show twice or never"):
-        infer(file, Asked(time_zone="Europe/Berlin"))
+        infer(file, GivenOptions(time_zone="Europe/Berlin"))
 
 
 def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import time
 
 import polars as pl
 
@@ -31,6 +32,8 @@ class Values:
     """int64, float64, booleans, or the texts unchanged."""
     written: str = ""
     """`.` or `,` if a number has a unit, or marks between thousands; two words for true and false: `yes no`."""
+    chain: str | None = None
+    """Calls by which Python makes `values` of a column with a type of its own; None for a column of texts."""
     is_inexact: bool = False
     """True for texts of digits that no number holds exactly."""
 
@@ -42,19 +45,24 @@ def present(column: pl.Series) -> pl.Series:
 
 
 def typed_columns(
-    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], decimal: Decimal | None
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], decimal: Decimal | None, zone: str
 ) -> list[Values]:
-    """Return the columns of `frame`, which are texts. `decimal` is the mark that the person named.
+    """Return the columns of `frame`, of which those of texts get a type. `decimal` is the mark that the person named.
+
+    Naive moments are of `zone`. Columns without a type of the contract, such as lists, are left out.
 
     Raises `CsvRefused` if all numbers of the file read with both marks.
     """
-    marks = {column.name: _marks(present(column)) for column in frame}
+    texts = [column for column in frame if column.dtype == pl.String]
+    typed_as = [
+        found for column in frame if column.dtype != pl.String and (found := of_own_type(column, zone))
+    ]
+    marks = {column.name: _marks(present(column)) for column in texts}
     sure: set[Decimal] = {
         *([decimal] if decimal else []),
         *(found[0] for found in marks.values() if len(found) == 1),
     }
-    typed_as: list[Values] = []
-    for column in frame:
+    for column in texts:
         text = present(column)
         found = marks[column.name]
         if len(found) == 2 and text.str.contains(",", literal=True).any():
@@ -71,6 +79,26 @@ def typed_columns(
             found = tuple(sure) if has_point and len(sure) == 1 else (".",)
         typed_as.append(_values(column, text, found))
     return typed_as
+
+
+def of_own_type(column: pl.Series, zone: str) -> Values | None:
+    """Return a column with a type of the contract; None if it has none. Naive moments are of `zone`."""
+    dtype = column.dtype
+    if dtype.is_integer() or dtype.is_float() or dtype in (pl.Boolean, pl.Date):
+        return Values(column, chain="")
+    if isinstance(dtype, pl.Categorical | pl.Enum):
+        return Values(column.cast(pl.String), chain=".cast(pl.String)")
+    if isinstance(dtype, pl.Decimal):
+        return Values(column.cast(pl.Float64), chain=".cast(pl.Float64)")
+    if not isinstance(dtype, pl.Datetime):
+        return None
+    if dtype.time_zone is None and (column.dt.time() == time()).all():
+        return Values(column.dt.date(), chain=".dt.date()")
+    moments, chain = column.dt.cast_time_unit("us"), '.dt.cast_time_unit("us")'
+    if dtype.time_zone is None:
+        moments = moments.dt.replace_time_zone(zone, ambiguous="null", non_existent="null")
+        chain += ".dt.replace_time_zone(ZONE)"
+    return Values(moments.dt.convert_time_zone("UTC"), chain=f'{chain}.dt.convert_time_zone("UTC")')
 
 
 def _values(column: pl.Series, text: pl.Series, marks: Sequence[Decimal]) -> Values:

@@ -15,13 +15,13 @@ from typing import Literal, NamedTuple
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.components.scaffold.column_values import Values, typed_columns
+from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
 from ml_assets.components.scaffold.event_times import TimeColumn, cadence_of, moments_of, time_columns
 from ml_assets.components.scaffold.labels import Label, label_of
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
-from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
+from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows, read_rows
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
 from ml_assets.data.tables.cadence import Cadence
@@ -63,7 +63,7 @@ class Guess(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Asked:
+class GivenOptions:
     """Options that a person gave, as they were typed; empty if not given."""
 
     label: str = ""
@@ -87,7 +87,9 @@ class CsvColumn:
     """Type of the contract: int64, float64, bool, string, date or datetime."""
     nullable: bool
     written: str = ""
-    """Form of its values, see `Values.written`."""
+    """Form of its texts, see `Values.written`."""
+    chain: str | None = None
+    """See `Values.chain`."""
     ge: float | None = None
     le: float | None = None
 
@@ -97,6 +99,7 @@ class CsvTable:
     """Facts about the table in a file."""
 
     path: Path
+    form: FileForm
     separator: str
     columns: tuple[CsvColumn, ...]
     time: TimeColumn
@@ -152,7 +155,7 @@ class CsvTable:
         return window_of(len(self.keys), self.present)
 
 
-def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
+def infer(path: Path, asked: GivenOptions = GivenOptions()) -> CsvTable:
     """Infer the facts of the table in the file at `path`.
 
     Without `asked.label`, the last number or boolean that does not identify rows is predicted. Columns are named by
@@ -173,11 +176,20 @@ def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
         )
     zone = zone or "UTC"
     moments = moments_of(rows, texts, time, titles[time.name], zone)
-    values = {
-        found.values.name: found
-        for found in typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal))
-    }
-    frame = pl.DataFrame([moments if name == time.name else values[name].values for name in texts.columns])
+    others = typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal), zone)
+    values = {found.values.name: found for found in others}
+    if texts.schema[time.name] != pl.String:
+        values[time.name] = Values(
+            moments, chain=(of_own_type(texts[time.name], zone) or Values(moments)).chain
+        )
+    nested = [titles[name] for name in texts.columns if name not in values and name != time.name]
+    frame = pl.DataFrame(
+        [
+            moments if name == time.name else values[name].values
+            for name in texts.columns
+            if titles[name] not in nested
+        ]
+    )
     days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
     kind = _cadence(asked.cadence) or cadence_of(days)
     starts = days.dt.truncate(_TRUNCATED[kind])
@@ -198,7 +210,7 @@ def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
     series = entity or (named[0] if named else ())
     key = primary_key(rows, frame, time.name, candidates, series)
     taken = (time.name, *key, *series, *(one.name for one in dated))
-    label, others = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout)
+    label, possible = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout)
     in_advance = tuple(
         dict.fromkeys(_known(name, titles, frame, time.name, label.name) for name in asked.known)
     )
@@ -217,6 +229,7 @@ def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
     )
     table = CsvTable(
         path=path,
+        form=rows.form,
         separator=rows.separator,
         columns=tuple(
             _column(frame[name], titles[name], values.get(name), name in key) for name in frame.columns
@@ -241,7 +254,7 @@ def infer(path: Path, asked: Asked = Asked()) -> CsvTable:
     inexact = [
         titles[name] for name, found in values.items() if found.is_inexact and name not in (label.name, *key)
     ]
-    return _with_guesses(table, titles, dated, named, naming, others, inexact)
+    return _with_guesses(table, titles, dated, named, naming, possible, inexact, nested)
 
 
 def window_of(partitions: int, present: int) -> dict[str, int]:
@@ -268,6 +281,7 @@ def _with_guesses(
     naming: Sequence[str],
     labels: Sequence[str],
     inexact: Sequence[str],
+    nested: Sequence[str],
 ) -> CsvTable:
     """Return the table with a line per guess, each with its runner-up."""
     unit, kind = table.unit, table.cadence.kind
@@ -289,7 +303,7 @@ def _with_guesses(
     guesses = [
         Guess(
             "event time",
-            f"{table.time.name}, written as {table.time.shown}",
+            f"{table.time.name}, {table.time.shown}",
             f"{dated[1].name} also holds dates: --date {dated[1].name}" if len(dated) > 1 else "",
         ),
         Guess("cadence", kind + (f"; {gaps}" if gaps and not is_sparse else ""), sparse),
@@ -314,6 +328,10 @@ def _with_guesses(
         *([Guess("left out", table.past.note)] * bool(table.past.note)),
         *([Guess("new names", name_some(renamed))] * bool(renamed)),
         *([Guess("written", name_some(written))] * bool(written)),
+        *(
+            [Guess("not read", f"{name_some(nested)}: lists and other types that a table cannot have")]
+            * bool(nested)
+        ),
         *([Guess("as text", f"{name_some(inexact)}: as numbers, digits would be lost")] * bool(inexact)),
     ]
     return replace(table, guesses=tuple(guesses))
@@ -481,13 +499,14 @@ def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:
 def _column(values: pl.Series, title: str, found: Values | None, names_rows: bool) -> CsvColumn:
     dtype = type_name(values.dtype)
     ge, le = (None, None) if names_rows or dtype not in NUMERIC else _generous_range(values)
-    return CsvColumn(values.name, title, dtype, values.has_nulls(), found.written if found else "", ge, le)
+    written, chain = (found.written, found.chain) if found else ("", None)
+    return CsvColumn(values.name, title, dtype, values.has_nulls(), written, chain, ge, le)
 
 
 def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:
     """Return bounds at ten times the largest absolute value. The lower is 0 if no value is negative. Flags get 0, 1."""
     known = values.drop_nulls().cast(pl.Float64)
-    if set(known.unique().to_list()) == {0.0, 1.0} and values.dtype == pl.Int64:
+    if set(known.unique().to_list()) == {0.0, 1.0} and values.dtype.is_integer():
         return 0.0, 1.0
     largest = float(known.abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
     if not largest:

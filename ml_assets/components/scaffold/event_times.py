@@ -2,14 +2,14 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
 from typing import Literal
 
 import polars as pl
 
-from ml_assets.components.scaffold.column_values import present
+from ml_assets.components.scaffold.column_values import of_own_type, present
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
 from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
@@ -59,6 +59,8 @@ _TIMES = (
 )
 _OFFSETS = ("", "%#z")
 _FORMS = (*_DAYS, *_MONTHS, *("".join(parts) for parts in product(_DAYS, _TIMES, _OFFSETS)))
+_FEW = 20
+"""Different dates below which another column of dates is more likely the event time."""
 _MOSTLY = 0.7
 """Share of the values that are dates, from which a column counts as one of dates with mistakes."""
 
@@ -68,25 +70,32 @@ class TimeColumn:
     """A column that reads as dates or moments."""
 
     name: str
-    form: str
-    """Format in the notation of `time_format`."""
+    form: str = ""
+    """Format of texts, in the notation of `time_format`; empty if the file has a type for them."""
+    dtype: pl.DataType = field(default_factory=pl.String)
+    """Type in the file; a moment that is always midnight is a date."""
 
     @property
     def is_time(self) -> bool:
         """True if it has times of day."""
-        return "%H" in self.form or "%I" in self.form
+        return "%H" in self.form or "%I" in self.form or isinstance(self.dtype, pl.Datetime)
 
     @property
     def has_offset(self) -> bool:
         """True if its moments include their offset from UTC."""
-        return "%#z" in self.form
+        return "%#z" in self.form or (
+            isinstance(self.dtype, pl.Datetime) and self.dtype.time_zone is not None
+        )
 
     @property
     def shown(self) -> str:
-        """Example of its form."""
+        """Words for its form, with an example."""
+        if not self.form:
+            offset = " with their offset from UTC" * self.has_offset
+            return f"moments{offset}" if self.is_time else "dates"
         day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len)
         offset = " and its offset from UTC" * self.has_offset
-        return (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
+        return "written as " + (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
 
 
 def time_columns(
@@ -101,12 +110,19 @@ def time_columns(
     found: list[TimeColumn] = []
     ambiguous: list[tuple[str, list[str]]] = []
     for name in asked:
+        dtype = frame.schema[name]
+        if isinstance(dtype, pl.Date | pl.Datetime):
+            native = of_own_type(frame[name], "UTC")
+            is_day = native is not None and native.values.dtype == pl.Date
+            found.append(TimeColumn(name, dtype=pl.Date() if is_day else dtype))
+        if dtype != pl.String:
+            continue
         forms = _forms_of(frame[name], form)
         found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
         ambiguous += [(name, forms)] * (len(forms) > 1)
     if found:
         # A table is usually in the order of its event time; dates of birth are not.
-        return sorted(found, key=lambda one: not _dates(present(frame[one.name]), one.form).is_sorted())
+        return sorted(found, key=lambda one: _unlikeliness(frame[one.name], one))
     if ambiguous:
         name, forms = ambiguous[0]
         first = present(frame[name]).drop_nulls()[0]
@@ -114,7 +130,7 @@ def time_columns(
             f"{rows.path}: '{titles[name]}' reads with the day first and with the month first, such as {first!r}: add "
             + " or ".join(f"--date-format '{one}'" for one in forms)
         )
-    for name in asked:
+    for name in [name for name in asked if frame.schema[name] == pl.String]:
         _refuse_a_bad_date(rows, frame[name], titles[name], form, 0.0 if wanted else _MOSTLY)
     raise CsvRefused(
         f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "
@@ -126,13 +142,23 @@ def moments_of(
     rows: FileRows, frame: pl.DataFrame, column: TimeColumn, title: str, time_zone: str
 ) -> pl.Series:
     """Return the event time as dates, or as moments (UTC). Raises `CsvRefused` for a value that is none."""
-    texts = present(frame[column.name])
+    texts = frame[column.name] if not column.form else present(frame[column.name])
     if texts.has_nulls():
         empty = int(texts.is_null().arg_max() or 0)
         more = f", and {texts.null_count() - 1} more rows" if texts.null_count() > 1 else ""
         raise CsvRefused(
             f"{rows.place(empty)}{more}: '{title}' is empty: give each row a date, or delete the row"
         )
+    if not column.form:
+        found = of_own_type(texts, time_zone)
+        assert found is not None
+        if found.values.has_nulls():
+            row = int(found.values.is_null().arg_max() or 0)
+            raise CsvRefused(
+                f"{rows.place(row)}: '{title}' holds {texts[row]}, which clocks in {time_zone} show twice or never, "
+                "because they are set: write moments with their offset from UTC"
+            )
+        return found.values
     dtype = pl.Datetime("us", "UTC") if column.is_time else pl.Date()
     form = TextForm(formats={title: column.form}, time_zone=time_zone)
     try:
@@ -172,6 +198,13 @@ def _fits(some: pl.Series, form: str) -> bool:
     return _dates(some, form).null_count() == 0
 
 
+def _unlikeliness(column: pl.Series, time: TimeColumn) -> int:
+    """Return a number that is lower for a column in order, and higher for few different dates."""
+    dates = _dates(present(column), time.form) if time.form else column
+    is_in_order = dates.is_sorted() or dates.is_sorted(descending=True)
+    return 2 * (dates.n_unique() < _FEW) + (not is_in_order)
+
+
 def _dates(texts: pl.Series, form: str) -> pl.Series:
     return time_format(form).read(texts).local
 
@@ -205,8 +238,8 @@ def _refuse_a_bad_date(rows: FileRows, column: pl.Series, title: str, wanted: st
         return
     wrong = _dates(texts, best).is_null() & texts.is_not_null()
     row = int(wrong.arg_max() or 0)
-    shown = TimeColumn(column.name, best).shown if not wanted else f"'{wanted}'"
+    shown = TimeColumn(column.name, best).shown if not wanted else f"written as '{wanted}'"
     raise CsvRefused(
-        f"{rows.place(row)}: '{title}' holds {texts[row]!r}, which is not a date written as {shown} like the others: "
+        f"{rows.place(row)}: '{title}' holds {texts[row]!r}, which is not a date {shown} like the others: "
         "correct it, or delete the row"
     )

@@ -107,7 +107,7 @@ def _is_measured(column: pl.Series) -> bool:
     if not (column.dtype.is_numeric() or column.dtype == pl.Boolean) or column.drop_nulls().n_unique() < 2:
         return False
     return not (
-        column.dtype == pl.Int64 and len(column) > 2 and bool((column.diff().drop_nulls() == 1).all())
+        column.dtype.is_integer() and len(column) > 2 and bool((column.diff().drop_nulls() == 1).all())
     )
 
 

@@ -42,7 +42,7 @@ def _names_a_series(column: pl.Series) -> bool:
     if column.null_count() or not few:
         return False
     is_id = bool(ID.search(column.name)) or column.n_unique() <= 50
-    return column.dtype == pl.String or (column.dtype == pl.Int64 and is_id)
+    return column.dtype == pl.String or (column.dtype.is_integer() and is_id)
 
 
 def primary_key(
@@ -69,7 +69,7 @@ def _keys(
     frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
     """Yield combinations in the order to try them. Leaves out measurements: they may be unique by chance."""
-    ids = [name for name in candidates if frame.schema[name] in (pl.Int64, pl.String) and ID.search(name)]
+    ids = [name for name in candidates if _identifies(frame.schema[name]) and ID.search(name)]
     others = [name for name in candidates if name not in ids and frame.schema[name] == pl.String]
     usable = [name for name in (*ids, *others) if not frame[name].null_count()][:_MOST_NAMES]
     yield (event_time,)
@@ -78,6 +78,10 @@ def _keys(
         yield (event_time, *series)
     for size in (1, 2, 3):
         yield from ((event_time, *columns) for columns in combinations(usable, size))
+
+
+def _identifies(dtype: pl.DataType) -> bool:
+    return dtype == pl.String or dtype.is_integer()
 
 
 _MOST_NAMES = 12

@@ -1,4 +1,4 @@
-"""Rows of a file that a person hands in, and the place of each row in it.
+"""Rows of a file that a person hands in (CSV, Parquet, JSON lines, Excel), and the place of each row in it.
 
 Here: what is wrong with a file as a whole. Not here: the meaning of its columns (`csv_tables`).
 """
@@ -6,23 +6,39 @@ Here: what is wrong with a file as a whole. Not here: the meaning of its columns
 import csv
 import io
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Literal
 
 import polars as pl
 
 from ml_assets.components.scaffold.refusals import CsvRefused
-from ml_assets.data.sources.file_formats import texts_of_csv, unpacked
+from ml_assets.data.sources.file_formats import parsed, texts_of_csv, unpacked
+from ml_assets.data.sources.text_values import TextForm, ValueRefused
 
+FileForm = Literal["csv", "parquet", "jsonl", "excel"]
+_SUFFIXES: Mapping[str, FileForm] = {
+    ".parquet": "parquet",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".xlsx": "excel",
+}
+_NAMES: Mapping[FileForm, str] = {
+    "csv": "CSV",
+    "parquet": "Parquet",
+    "jsonl": "JSON lines",
+    "excel": "an Excel workbook",
+}
 _SEPARATORS = ",;\t|"
 _OTHER_FORMATS = (
-    (b"PK\x03\x04", "an Excel workbook or another archive", "save the sheet as CSV, UTF-8"),
+    (b"PK\x03\x04", "an archive", "unpack it; if it is an Excel workbook, name it .xlsx"),
     (b"\xd0\xcf\x11\xe0", "an old Excel workbook", "save the sheet as CSV, UTF-8"),
     (b"\x89PNG", "a picture", "give the path of a CSV file"),
     (b"%PDF", "a PDF", "give the path of a CSV file"),
     (b"<", "a web page or XML", "download the file itself, as CSV"),
-    (b"[", "a JSON array", "write it as CSV"),
+    (b"[", "a JSON array", "write one object per line, as .jsonl"),
 )
 """Begin of a file → what it is, and the remedy."""
 
@@ -32,17 +48,21 @@ class FileRows:
     """Rows of a file."""
 
     path: Path
-    separator: str
+    form: FileForm
     frame: pl.DataFrame
-    """Texts of all columns, by their headings."""
+    """Columns by their headings: texts of CSV, or values of the file's own types."""
     content: bytes
+    separator: str = ""
+    """Separator of CSV."""
 
     def place(self, row: int) -> str:
         """Return file and line of a row of `frame`, which counts from 0."""
-        return f"{self.path}, line {self.line(row)}"
+        return f"{self.path}, {'row' if self.form == 'parquet' else 'line'} {self.line(row)}"
 
     def line(self, row: int) -> int:
         """Return the number of the last line, from 1, of a row of `frame`, which counts from 0."""
+        if self.form != "csv":
+            return row + (2 if self.form == "excel" else 1)
         reader = csv.reader(_lines(self.content), delimiter=self.separator)
         filled = -1
         for fields in reader:
@@ -53,15 +73,63 @@ class FileRows:
 
 
 def read_rows(path: Path) -> FileRows:
-    """Read a CSV file. Raises `CsvRefused`."""
+    """Read a file of one of the forms. Its content decides the form of CSV and Parquet. Raises `CsvRefused`."""
     if path.is_dir():
-        raise CsvRefused(f"{path} is a folder: give the path of a CSV file")
+        raise CsvRefused(f"{path} is a folder: give the path of a file")
     if not path.is_file():
-        raise CsvRefused(f"{path} is not a file: give the path of a CSV file")
+        raise CsvRefused(f"{path} is not a file: give the path of a CSV, Parquet, JSON lines or Excel file")
     try:
         content = unpacked(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise CsvRefused(f"{path} cannot be read ({error}): check its rights, or write it again") from error
+    form = _form_of(path, content)
+    if form == "csv":
+        return _csv(path, content)
+    frame = _with_types(path, form, content)
+    frame = frame.filter(~pl.all_horizontal(pl.all().is_null())) if frame.width else frame
+    if frame.is_empty():
+        raise CsvRefused(f"{path} has no rows")
+    return FileRows(path, form, frame, content)
+
+
+def _form_of(path: Path, content: bytes) -> FileForm:
+    suffix = path.suffix.lower()
+    if content[:4] == b"PAR1":
+        return "parquet"
+    if suffix in _SUFFIXES and _SUFFIXES[suffix] == "excel" and content[:4] == b"PK\x03\x04":
+        return "excel"
+    if suffix in _SUFFIXES and _SUFFIXES[suffix] == "jsonl" and content.lstrip()[:1] == b"{":
+        return "jsonl"
+    if suffix in _SUFFIXES and content.strip():
+        begin = content[:40].decode("utf-8", errors="replace").splitlines()[0]
+        raise CsvRefused(
+            f"{path} is not {_NAMES[_SUFFIXES[suffix]]}: it begins with {begin!r}. If it is CSV, name it .csv"
+        )
+    return "jsonl" if content.lstrip()[:1] == b"{" else "csv"
+
+
+def _with_types(path: Path, form: FileForm, content: bytes) -> pl.DataFrame:
+    """Return the rows of a file whose values have types."""
+    if form == "excel" and find_spec("fastexcel") is None:
+        raise CsvRefused(
+            f"{path} is an Excel workbook, which needs the package fastexcel: pip install 'ml-assets[excel]', or save "
+            "the sheet as CSV, UTF-8"
+        )
+    try:
+        if form == "excel":
+            return pl.read_excel(io.BytesIO(content))
+        return parsed(content, form, ",", None, TextForm())
+    except ValueRefused as error:
+        said = str(error).partition(": ")[2]
+        raise CsvRefused(f"{path}, line {error.row}: {said}: write one type") from error
+    except Exception as error:  # the reader of Excel has errors of its own
+        said = " ".join(str(error).split())[:200]
+        raise CsvRefused(
+            f"{path} is not readable as {_NAMES[form]}: {said}. Write the whole file again"
+        ) from error
+
+
+def _csv(path: Path, content: bytes) -> FileRows:
     _require_text(path, content)
     separator, heading = _heading(path, content)
     try:
@@ -72,7 +140,7 @@ def read_rows(path: Path) -> FileRows:
     frame = frame.filter(~pl.all_horizontal(pl.all().is_null()))
     if frame.is_empty():
         raise CsvRefused(f"{path} has no rows below its first line")
-    return FileRows(path, separator, frame, content)
+    return FileRows(path, "csv", frame, content, separator)
 
 
 def _require_text(path: Path, content: bytes) -> None:
@@ -82,8 +150,6 @@ def _require_text(path: Path, content: bytes) -> None:
     for begin, kind, remedy in _OTHER_FORMATS:
         if content.startswith(begin):
             raise CsvRefused(f"{path} is {kind}, not CSV: {remedy}")
-    if content[:4] == b"PAR1":
-        raise CsvRefused(f"{path} is Parquet, not CSV: name it {path.with_suffix('.parquet').name}")
     if content[:2] in (b"\xff\xfe", b"\xfe\xff"):
         raise CsvRefused(f"{path} is UTF-16: {_convert('UTF-16', path)}")
     try:

@@ -17,7 +17,7 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field
 
 from ml_assets.components.scaffold.column_values import NULLS
-from ml_assets.components.scaffold.csv_tables import Asked, CsvColumn, CsvTable, Guess, infer
+from ml_assets.components.scaffold.csv_tables import CsvColumn, CsvTable, GivenOptions, Guess, infer
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.foundation.objective_facts import facts_of
 
@@ -44,7 +44,11 @@ class CsvParams(BaseModel):
     # By name, too: dg validates the options, dumps them by field name and validates them again.
     model_config = ConfigDict(validate_by_name=True, validate_by_alias=True)
 
-    from_file: str = Field(default="", alias="from", description="A CSV file whose rows become the table.")
+    from_file: str = Field(
+        default="",
+        alias="from",
+        description="A CSV, Parquet, JSON lines or Excel file whose rows become the table.",
+    )
     label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
     date: str = Field(default="", description="Column with the day or the moment of a row.")
     date_format: str = Field(
@@ -157,7 +161,7 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
     try:
         return infer(
             Path(file).absolute(),
-            Asked(
+            GivenOptions(
                 label=options.label,
                 known=_split(options.known),
                 date=options.date,
@@ -240,6 +244,13 @@ def _render(template: str, names: Mapping[str, Any]) -> str:
     return jinja2.Template(text, undefined=jinja2.StrictUndefined, keep_trailing_newline=True).render(names)
 
 
+READS = {
+    "csv": "texts_of_csv(FILE.read_bytes(), SEPARATOR)",
+    "parquet": "pl.read_parquet(FILE)",
+    "jsonl": 'parsed(FILE.read_bytes(), "jsonl", "", None, TextForm())',
+    "excel": "pl.read_excel(FILE)",
+}
+"""Form of a file → the Python expression of its rows."""
 LAG_UNITS = {"day": "d", "week": "w", "month": "mo"}
 WHOLE_YEARS = {"day": 365, "week": 52, "month": 24}
 """Partitions of training from which the season is a feature: a year; of months, two, because each has one value."""
@@ -300,7 +311,12 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "model_start": keys[sum(window.values()) - 1],
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
-        "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.time.form)}}}",
+        "read": READS[table.form],
+        "exact": _has_texts_with_types(table),
+        "imports": _imports(table),
+        "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.time.form)}}}"
+        if table.time.form
+        else "{}",
         "expressions": {column.name: _parsed(column) for column in table.columns},
         "numeric": [
             *(["hour"] if hour else []),
@@ -323,7 +339,6 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "last_words": last_words,
         "earlier": earlier,
         "lag_unit": LAG_UNITS[unit],
-        "helpers": sorted({_helper(column) for column in table.columns if column.written}),
         "hour": hour,
         "kept": kept,
         "kept_columns": [columns[name] for name in kept],
@@ -354,13 +369,38 @@ def _day(table: CsvTable) -> str:
     return day + {"day": "", "week": '.dt.truncate("1w")', "month": '.dt.truncate("1mo")'}[table.unit]
 
 
+def _has_texts_with_types(table: CsvTable) -> bool:
+    return any(column.chain is None and column.dtype != "string" for column in table.columns)
+
+
+def _imports(table: CsvTable) -> str:
+    """Return the imports of this project in the source's module, with a blank line before them."""
+    exact = _has_texts_with_types(table)
+    names = {
+        "file_formats": [
+            *(["texts_of_csv"] * (table.form == "csv")),
+            *(["parsed"] * (table.form == "jsonl")),
+        ],
+        "text_values": [*(["TextForm"] * (exact or table.form == "jsonl")), *(["typed"] * exact)],
+        "written_values": sorted({_helper(column) for column in table.columns if column.written}),
+    }
+    lines = [
+        f"from ml_assets.data.sources.{module} import {', '.join(some)}\n"
+        for module, some in names.items()
+        if some
+    ]
+    return "\n" + "".join(lines) if lines else ""
+
+
 def _helper(column: CsvColumn) -> str:
     return "plain_booleans" if " " in column.written else "plain_numbers"
 
 
 def _parsed(column: CsvColumn) -> str:
     """Return the Python expression that converts the file's texts to the column's type."""
-    text = f"texts[{_quoted(column.title)}]"
+    text = f"rows[{_quoted(column.title)}]"
+    if column.chain is not None:
+        return text + column.chain
     if column.dtype == "string":
         return text
     if column.written:
