@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from resources.addresses import Address
+from resources.documented import Documented
 
 
 class Mount(BaseModel):
@@ -26,12 +27,10 @@ class Mount(BaseModel):
     mount_path: str
 
 
-class KubernetesSettings(BaseSettings):
+class KubernetesSettings(Documented, BaseSettings):
     """Cluster on which trainings run. A pipeline's `resources` define the pods of each training."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
 
     context: str | None = None
     """Context of the kubeconfig. Default: the cluster in which this process runs, else the current context."""
@@ -69,12 +68,10 @@ _SERVERS_OF_MAIN = frozenset(("tracking_uri", "ledger_url", "online_url", "dagst
 """Servers that an environment does not use: what it records is in files of its own."""
 
 
-class Settings(BaseSettings):
+class Settings(Documented, BaseSettings):
     """Settings of all systems outside the process. Its repr shows no credentials."""
 
-    model_config = SettingsConfigDict(
-        env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True, use_attribute_docstrings=True
-    )
+    model_config = SettingsConfigDict(env_prefix="ML_ASSETS_", env_ignore_empty=True, frozen=True)
 
     home: Path = Field(default_factory=lambda: Path.home() / ".ml-assets")
     """Root folder of the embedded parts, and of local copies of files on servers."""

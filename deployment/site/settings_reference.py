@@ -1,9 +1,8 @@
 """Reference page of the environment variables `ML_ASSETS_*`."""
 
-from pydantic import BaseModel
-
 from deployment.site.yaml_reference import in_code, table
 from resources.addresses import Address
+from resources.documented import texts_of
 from resources.settings import KubernetesSettings, Settings
 
 _INTRO = """# Settings
@@ -22,13 +21,14 @@ def variables() -> str:
     )
 
 
-def _table(settings: type[BaseModel]) -> str:
+def _table(settings: type[Settings | KubernetesSettings]) -> str:
     prefix = str(settings.model_config.get("env_prefix", ""))
+    texts = texts_of(settings)
     rows: list[tuple[str, ...]] = []
     for name, field in settings.model_fields.items():
         if isinstance(field.default_factory, type):
             continue  # settings with a table of their own
         plain = str(field.default) if isinstance(field.default, Address) else field.default
         default = _COMPUTED.get(name) or in_code(plain)
-        rows.append((f"`{prefix}{name.upper()}`", default, field.description or ""))
+        rows.append((f"`{prefix}{name.upper()}`", default, texts.get(name, "")))
     return table(("variable", "default", "meaning"), rows)

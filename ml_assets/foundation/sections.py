@@ -4,12 +4,8 @@ Sections are plain pydantic models. They are never `Resolvable`, because templat
 `T | str` and accept a wrong word. Stages and components share this base; nothing here knows Dagster.
 """
 
-import ast
-import inspect
 from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
-from itertools import pairwise
-from textwrap import dedent
 from typing import Annotated, Any
 from zoneinfo import ZoneInfo, available_timezones
 
@@ -18,12 +14,12 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    GetJsonSchemaHandler,
     ValidationError,
     model_validator,
 )
-from pydantic.json_schema import JsonSchemaValue
-from pydantic_core import CoreSchema, InitErrorDetails
+from pydantic_core import InitErrorDetails
+
+from resources.documented import Documented
 
 
 class WrongKey(ValueError):
@@ -95,47 +91,13 @@ Partitions = Annotated[int, Field(ge=0, le=36_525)]
 """Number of partitions, at most a century of days."""
 
 
-class Section(BaseModel):
+class Section(Documented, BaseModel):
     """A part of a `defs.yaml`. Unknown keys are errors that name the nearest right key; numbers are finite."""
 
-    # Not `use_attribute_docstrings`: it reads the source of each class on import, a fifth of the time to load the
-    # vocabulary. Only a JSON schema needs the texts.
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-    @classmethod
-    def __get_pydantic_json_schema__(
-        cls, core_schema: CoreSchema, handler: GetJsonSchemaHandler
-    ) -> JsonSchemaValue:
-        schema = handler(core_schema)
-        properties = handler.resolve_ref_schema(schema).get("properties", {})
-        for name, text in _documented(cls).items():
-            if name in properties:
-                properties[name].setdefault("description", text)
-        return schema
 
     @model_validator(mode="before")
     @classmethod
     def _name_typos(cls, value: Any) -> Any:
         refuse_unknown_keys(cls.__name__, value, cls.model_fields)
         return value
-
-
-def _documented(section: type[Section]) -> dict[str, str]:
-    """Return field → the text below it in the source of the section or of the section that it extends."""
-    found: dict[str, str] = {}
-    for one in reversed(section.__mro__):
-        if not issubclass(one, Section):
-            continue
-        try:
-            (body,) = ast.parse(dedent(inspect.getsource(one))).body
-        except OSError:  # made without a file
-            continue
-        assert isinstance(body, ast.ClassDef)
-        for field, below in pairwise(body.body):
-            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
-                match below:
-                    case ast.Expr(value=ast.Constant(value=str(text))):
-                        found[field.target.id] = inspect.cleandoc(text)
-                    case _:
-                        found.pop(field.target.id, None)
-    return found

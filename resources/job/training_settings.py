@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import ConfigDict, Field, NonNegativeFloat, PositiveFloat, PositiveInt, model_validator
 from pydantic.dataclasses import dataclass
 
+from resources.documented import Documented
+
 Shard = Literal["none", "optimizer", "gradients", "full"]
 Determinism = Literal["bitwise", "tolerance"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -47,12 +49,12 @@ _DEFAULT_LANES = 8
 """Default number of lanes: enough for the devices of a machine. With determinism bitwise each lane is a pass of its
 own, so more lanes cost time."""
 
-_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
-"""Configuration of all sections. The docstrings of the fields become key descriptions."""
+_CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
+"""Configuration of all sections."""
 
 
 @dataclass(frozen=True, kw_only=True, config=_CONFIG)
-class AverageSettings:
+class AverageSettings(Documented):
     """Moving average of the weights. Steps go on with the weights themselves."""
 
     decay: Annotated[float, Field(gt=0, lt=1)]
@@ -61,7 +63,7 @@ class AverageSettings:
 
 
 @dataclass(frozen=True, kw_only=True, config=_CONFIG)
-class Parallel:
+class Parallel(Documented):
     """Layout of a model over the workers. By default each worker has the whole model. docs/concepts/training.md
     compares the layouts."""
 
@@ -94,7 +96,7 @@ class Parallel:
 
 
 @dataclass(frozen=True, kw_only=True, config=_CONFIG)
-class TrainingSettings:
+class TrainingSettings(Documented):
     """Settings of a training. A change makes another job, unless the setting changes no weights."""
 
     # Length of a training, its learning rate and its regularization.

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag, ValidationError, model_validator
 
+from resources.documented import Documented
 from resources.job.training_settings import TrainingSettings
 
 _NAME = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$"
@@ -28,10 +29,8 @@ class ProfileRefused(ValueError):
     """A change names an unknown key or an invalid value, or the profile contradicts the training settings."""
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(
-        extra="forbid", frozen=True, coerce_numbers_to_str=True, use_attribute_docstrings=True
-    )
+class _Part(Documented, BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, coerce_numbers_to_str=True)
 
 
 class Toleration(_Part):

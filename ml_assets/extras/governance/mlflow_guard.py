@@ -25,7 +25,7 @@ from mlflow.utils.rest_utils import http_request
 
 from ml_assets.model.release.bundle_store import digest_in
 from ml_assets.model.release.mlflow_view import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
-from ml_assets.model.release.registry import RegisteredVersion, registered
+from ml_assets.model.release.registry import RegisteredVersion, registered, stored_version
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.standing import BundleStandings
 from resources.ledger import Head, Ledger, LedgerError
@@ -211,7 +211,11 @@ class GuardedStore:
         token = None
         while True:
             page = self._store.search_model_versions(f"name = '{name}'", page_token=token)
-            found += [one for version in page if (one := registered(version, self._bundles)) is not None]
+            found += [
+                one
+                for version in page
+                if (one := registered(stored_version(version), self._bundles)) is not None
+            ]
             token = page.token
             if not token:
                 return sorted(found, key=lambda one: one.number)

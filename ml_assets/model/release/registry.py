@@ -8,7 +8,7 @@ to register or promote (tags and alias only show it), and bundles (`bundle`, `bu
 
 import re
 import sqlite3
-from collections.abc import Container, Generator, Mapping
+from collections.abc import Container, Generator, Iterable, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +22,7 @@ from ml_assets.model.release.bundle_store import (
     BundleStore,
     digest_in,
 )
+from ml_assets.model.release.embedded_registry import EmbeddedRegistry, StoredVersion
 from resources.addresses import Address
 from resources.tracking.mlflow_client import TrackerRefused, embedded_file, open_client, reaching, write
 from resources.tracking.tracker import FILES
@@ -72,6 +73,7 @@ class Registry:
     """MLflow's model registry at `uri`. Cheap to create; every method may raise `TrackerUnavailable`.
 
     Only versions that point into the bundle store count. Versions made by hand or by another installation are ignored.
+    An embedded registry is read, and its aliases and tags are set, in its file: only `add` imports mlflow then.
     """
 
     def __init__(self, uri: str, bundles: str) -> None:
@@ -116,37 +118,51 @@ class Registry:
         """Return the names of the models with a version that points to a bundle, sorted."""
         # "_" is a wildcard: MLflow's filters have no quoted quotes.
         below = self.bundles.rstrip("/").replace("'", "_")
-        return sorted({one.model for one in self._search(f"source_path LIKE '{below}/%'")})
+        file = self._file
+        stored = self._search(f"source_path LIKE '{below}/%'") if file is None else file.versions()
+        return sorted({one.model for one in self._registered(stored)})
 
     def versions(self, model: str) -> list[RegisteredVersion]:
         """Return all versions of `model` that point to bundles, oldest first; empty if nobody registered it."""
-        return sorted(self._search(f"name = '{model}'"), key=lambda one: one.number)
+        file = self._file
+        stored = self._search(f"name = '{model}'") if file is None else file.versions(model)
+        return sorted(self._registered(stored), key=lambda one: one.number)
 
     def newest_number(self, model: str) -> int | None:
         """Return the highest number of a version of `model`, whatever it points to; None if nobody registered it."""
+        if (file := self._file) is not None:
+            return max((one.number for one in file.versions(model)), default=None)
         order = ["version_number DESC"]
         with reaching(self.uri):
             page = self._client.search_model_versions(f"name = '{model}'", max_results=1, order_by=order)
         return int(page[0].version) if page else None
 
-    def _search(self, which: str) -> list[RegisteredVersion]:
-        found: list[RegisteredVersion] = []
+    def _search(self, which: str) -> Generator[StoredVersion]:
         token = None
         while True:
             with reaching(self.uri):
                 page = self._client.search_model_versions(which, page_token=token)
-            found += [one for version in page if (one := registered(version, self.bundles)) is not None]
+            yield from map(stored_version, page)
             token = page.token
             if not token:
-                return found
+                return
+
+    def _get(self, model: str, number: int) -> StoredVersion:
+        """Return one version, whatever it points to. Raises `TrackerRefused` if MLflow has none."""
+        if (file := self._file) is None:
+            with reaching(self.uri):
+                return stored_version(self._client.get_model_version(model, str(number)))
+        found = next((one for one in file.versions(model) if one.number == number), None)
+        if found is None:
+            raise TrackerRefused(f"MLflow at {file.path} has no version {number} of {model}")
+        return found
 
     def version(self, model: str, number: int) -> RegisteredVersion:
         """Return one version. Raises `VersionMissing`."""
         if number > _LARGEST_NUMBER:  # MLflow's database would fail
             raise VersionMissing(f"{model} has no version with a number that long")
         try:
-            with reaching(self.uri):
-                found = registered(self._client.get_model_version(model, str(number)), self.bundles)
+            found = registered(self._get(model, number), self.bundles)
         except TrackerRefused as refusal:
             known = [f"{one.number} ({one.semantic})" for one in self.versions(model)]
             raise VersionMissing(
@@ -164,12 +180,13 @@ class Registry:
 
         No decision uses such a version, because anybody may write to another address.
         """
-        with reaching(self.uri):
-            source = self._client.get_model_version(model, str(number)).source or ""
+        source = self._get(model, number).source
         return digest_in(source, self.bundles) is None and source.rstrip("/").endswith(f"/{BUNDLES}/{digest}")
 
     def aliased(self, model: str, alias: str) -> int | None:
         """Return the number of the version with `alias`; None if no version has it."""
+        if (file := self._file) is not None:
+            return file.alias(model, alias)
         with reaching(self.uri):
             found = self._client.search_registered_models(f"name = '{model}'")
         aliases: Mapping[str, str] = found[0].aliases if found else {}
@@ -177,6 +194,9 @@ class Registry:
 
     def set_alias(self, model: str, alias: str, number: int | None) -> None:
         """Move `alias` to a version; delete it if `number` is None."""
+        if (file := self._file) is not None:
+            file.set_alias(model, alias, number)
+            return
         with reaching(self.uri):
             if number is None:
                 self._client.delete_registered_model_alias(model, alias)
@@ -184,7 +204,18 @@ class Registry:
                 self._client.set_registered_model_alias(model, alias, str(number))
 
     def tag(self, model: str, number: int, name: str, value: str) -> None:
+        if (file := self._file) is not None:
+            file.tag(model, number, name, value)
+            return
         write(self.uri, lambda: self._client.set_model_version_tag(model, str(number), name, value))
+
+    @property
+    def _file(self) -> EmbeddedRegistry | None:
+        path = embedded_file(self.uri)
+        return None if path is None else EmbeddedRegistry(path)
+
+    def _registered(self, stored: Iterable[StoredVersion]) -> list[RegisteredVersion]:
+        return [found for one in stored if (found := registered(one, self.bundles)) is not None]
 
     @property
     def _client(self) -> Any:
@@ -199,17 +230,28 @@ class Registry:
                 self._client.get_registered_model(model)
 
 
-def registered(version: "ModelVersion", bundles: str) -> RegisteredVersion | None:
+def stored_version(version: "ModelVersion") -> StoredVersion:
+    """Return a version of MLflow's client as plain values."""
+    return StoredVersion(
+        model=version.name,
+        number=int(version.version),
+        source=version.source or "",
+        run_id=version.run_id or "",
+        tags=dict(version.tags),
+    )
+
+
+def registered(version: StoredVersion, bundles: str) -> RegisteredVersion | None:
     """Return one of MLflow's versions; None if its source is no bundle of the store at `bundles`."""
-    digest = digest_in(version.source or "", bundles)
+    digest = digest_in(version.source, bundles)
     if digest is None:
         return None
     return RegisteredVersion(
-        model=version.name,
-        number=int(version.version),
+        model=version.model,
+        number=version.number,
         bundle_digest=digest,
-        run_id=version.run_id or "",
-        tags=dict(version.tags),
+        run_id=version.run_id,
+        tags=version.tags,
     )
 
 

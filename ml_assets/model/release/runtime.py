@@ -5,7 +5,8 @@ each input, and texts one by one. So this runtime cuts off the graph's first par
 categories itself, and feeds a matrix of numbers and the ids of each category.
 
 This file is copied into every bundle and runs there beside `categories.py`. It needs numpy, polars, onnx and
-onnxruntime, and imports nothing else of this project. Not here: building a bundle (`bundle`, `onnx_graph`) and MLflow
+onnxruntime, and imports nothing else of this project. onnx and onnxruntime are imported with the first model:
+commands that only read the facts of a bundle need none. Not here: building a bundle (`bundle`, `onnx_graph`) and MLflow
 (`pyfunc`).
 """
 
@@ -33,13 +34,9 @@ from types import ModuleType, NoneType
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
-import onnx
-import onnx.utils
-import onnxruntime as ort
 import polars as pl
 import polars.selectors
 from numpy.typing import NDArray
-from onnx.external_data_helper import ExternalDataInfo, uses_external_data
 
 
 def load_module(path: Path, kind: str) -> ModuleType:
@@ -53,6 +50,10 @@ def load_module(path: Path, kind: str) -> ModuleType:
     exec(compile(path.read_bytes(), path, "exec", dont_inherit=True), module.__dict__)
     return module
 
+
+if TYPE_CHECKING:
+    import onnx
+    import onnxruntime as ort
 
 if TYPE_CHECKING or __package__:
     from ml_assets.data.features.categories import CategoryValue, NotACategory, category_text, category_texts
@@ -292,7 +293,7 @@ class ServingModel:
     """A loaded bundle. Safe to use from several threads."""
 
     def __init__(
-        self, folder: Path, facts: Mapping[str, Any], session: ort.InferenceSession, threads: int
+        self, folder: Path, facts: Mapping[str, Any], session: "ort.InferenceSession", threads: int
     ) -> None:
         """Use `session`, a session of `_behind_raw_columns`."""
         self.folder = folder
@@ -678,7 +679,7 @@ class _RowBuffers(threading.local):
 
     def __init__(
         self,
-        session: ort.InferenceSession,
+        session: "ort.InferenceSession",
         output: str,
         numeric: int,
         category: int,
@@ -687,6 +688,8 @@ class _RowBuffers(threading.local):
     ) -> None:
         """Bind inputs of `numeric` numbers, `category` ids and a `blob`, and an answer of `columns` numbers or of
         one, if it has no columns."""
+        import onnxruntime as ort
+
         self.raw, self.centred = np.zeros(numeric), np.zeros(numeric)
         self.numeric = np.zeros((1, numeric), dtype=np.float32)
         self.category = np.zeros(category, dtype=np.int64)
@@ -701,8 +704,11 @@ class _RowBuffers(threading.local):
         self.binding.bind_ortvalue_output(output, ort.OrtValue.ortvalue_from_numpy(answer))
 
 
-def _graph_of(folder: Path) -> onnx.ModelProto:
+def _graph_of(folder: Path) -> "onnx.ModelProto":
     """Return the bundle's graph without its weights. `BundleRefused` if it refers to another file than `WEIGHTS`."""
+    import onnx
+    from onnx.external_data_helper import ExternalDataInfo, uses_external_data
+
     graph = onnx.load(folder / GRAPH, load_external_data=False)
     for tensor in graph.graph.initializer:
         if uses_external_data(tensor):
@@ -715,12 +721,14 @@ def _graph_of(folder: Path) -> onnx.ModelProto:
     return graph
 
 
-def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> onnx.ModelProto:
+def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> "onnx.ModelProto":
     """Return the part of the bundle's graph that takes `NUMERIC`, `CATEGORY` and `BLOB`, as far as it has them.
 
     If each use of `CATEGORY` takes one column of it, the part takes ids `[rows]` of each used column instead
     (`_ids_name`). Each of these uses costs a row half a microsecond.
     """
+    import onnx.utils
+
     whole = _graph_of(folder)
     has = {
         NUMERIC: facts["fitted"]["numeric"],
@@ -733,8 +741,11 @@ def _behind_raw_columns(folder: Path, facts: Mapping[str, Any]) -> onnx.ModelPro
     return part
 
 
-def _take_ids_by_column(graph: onnx.GraphProto, columns: int) -> None:
+def _take_ids_by_column(graph: "onnx.GraphProto", columns: int) -> None:
     """Replace the input `CATEGORY` by an input for each column that a node gathers, if nothing else reads it."""
+    import onnx
+    from onnx.external_data_helper import uses_external_data
+
     constants = {
         constant.name: onnx.numpy_helper.to_array(constant)
         for constant in graph.initializer
@@ -766,8 +777,10 @@ def _ids_name(column: int) -> str:
     return f"{CATEGORY} {column}"
 
 
-def _session(graph: onnx.ModelProto, folder: Path) -> ort.InferenceSession:
+def _session(graph: "onnx.ModelProto", folder: Path) -> "ort.InferenceSession":
     """Return a session of a graph whose weights are in `folder`. onnxruntime maps their file into memory."""
+    import onnxruntime as ort
+
     options = ort.SessionOptions()
     options.add_session_config_entry("session.model_external_initializers_file_folder_path", str(folder))
     # One thread a call: `predict` gives each of its threads a part of the rows.
