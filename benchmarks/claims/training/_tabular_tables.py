@@ -125,12 +125,9 @@ class Encoded:
 
 def encoded(snapshot: Snapshot) -> Mapping[SplitName, Encoded]:
     """Return the rows of each split."""
-    found = {split: snapshot.read(split) for split in SPLITS}
-    return {
-        split: Encoded(
-            np.asarray(rows.numeric),
-            np.asarray(rows.category).astype(np.int64),
-            rows.label.astype(np.float64),
-        )
-        for split, rows in found.items()
-    }
+    found: dict[SplitName, Encoded] = {}
+    for split in SPLITS:
+        rows = snapshot.read(split)
+        category = np.asarray(rows.category).astype(np.int64)
+        found[split] = Encoded(np.asarray(rows.numeric), category, rows.label.astype(np.float64))
+    return found

@@ -23,8 +23,6 @@ class Label:
 
     name: str
     objective: ObjectiveName
-    typical: float = 1.0
-    """Mean absolute value."""
     classes: tuple[str, ...] = ()
     """Texts of its classes, the most frequent first; empty if it is a number or a boolean."""
 
