@@ -105,7 +105,7 @@ def _label(
     if _is_number(column):
         values = known.cast(pl.Float64)
         objective = "binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression"
-        return Label(name, objective, float(values.abs().mean() or 1.0))  # pyright: ignore[reportArgumentType]
+        return Label(name, objective)
     if column.dtype != pl.String:
         raise CsvRefused(
             f"{place} holds dates: a --label is a number, true and false, or a text with few values"
