@@ -24,6 +24,7 @@ from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffold.csv_tables import GivenOptions, infer
 from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.rows_of_file import read_rows
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
 from ml_assets.data.tables.cadence import Cadence
@@ -301,7 +302,7 @@ def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
         lines.append(",".join([str(day), *(f"{value:.3f}" for value in strength), f"{sold:.3f}"]))
     file = tmp_path / "table.csv"
     file.write_text("\n".join([",".join(["day", *names, "sold"]), *lines]))
-    table = infer(file)
+    table = infer(read_rows(file))
     taken = table.past.numbers
     assert 1 <= len(taken) <= 3
     assert "too few rows can tell more apart" in table.past.note
@@ -312,7 +313,7 @@ def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
             [",".join(["day", *names, "sold"]), *kept, *(f"{day},{'7,' * 40}1" for day in DAYS[len(kept) :])]
         )
     )
-    assert infer(file).past.numbers == taken
+    assert infer(read_rows(file)).past.numbers == taken
 
 
 def _is_in_house_style(folder: Path, *steps: str) -> None:
@@ -555,7 +556,7 @@ def test_a_file_that_is_not_of_its_form_is_named(
     file = tmp_path / name
     file.write_bytes(content)
     with pytest.raises(CsvRefused) as refused:
-        infer(file)
+        infer(read_rows(file))
     assert said in str(refused.value)
     assert str(file) in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -563,13 +564,13 @@ def test_a_file_that_is_not_of_its_form_is_named(
 
 def test_a_missing_file_and_a_skipped_hour_are_refused(tmp_path: Path) -> None:
     with pytest.raises(CsvRefused, match="is not a file"):
-        infer(tmp_path / "none.csv")
+        read_rows(tmp_path / "none.csv")
     file = tmp_path / "hours.csv"
     hours = [datetime(2024, 3, 20) + timedelta(hours=n) for n in range(24 * 25)]  # noqa: DTZ001
     file.write_text("at,sold\n" + "\n".join(f"{hour:%Y-%m-%d %H:%M},{hour.hour}" for hour in hours))
-    assert len(infer(file, GivenOptions(time_zone="UTC")).keys) == 25
+    assert len(infer(read_rows(file), GivenOptions(time_zone="UTC")).keys) == 25
     with pytest.raises(CsvRefused, match="'at' is a time that clocks in Europe/Berlin show twice or never"):
-        infer(file, GivenOptions(time_zone="Europe/Berlin"))
+        infer(read_rows(file), GivenOptions(time_zone="Europe/Berlin"))
 
 
 def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) -> None:
@@ -579,7 +580,7 @@ def test_columns_keep_each_character_that_a_number_would_lose(tmp_path: Path) ->
     file.write_text(
         "day,post,phone,order,share,country,sold\n" + "".join(f"{d},{words},{d.day}\n" for d in DAYS)
     )
-    table = infer(file)
+    table = infer(read_rows(file))
     types = {column.name: (column.dtype, column.nullable) for column in table.columns}
     assert types == {
         "day": ("date", False),

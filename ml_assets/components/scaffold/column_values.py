@@ -53,9 +53,11 @@ def typed_columns(
 
     Raises `CsvRefused` if all numbers of the file read with both marks.
     """
-    texts = [column for column in frame if column.dtype == pl.String]
+    # A database has types: its texts are texts.
+    texts = [column for column in frame if column.dtype == pl.String and rows.form != "sql"]
+    named = {column.name for column in texts}
     typed_as = [
-        found for column in frame if column.dtype != pl.String and (found := of_own_type(column, zone))
+        found for column in frame if column.name not in named and (found := of_own_type(column, zone))
     ]
     marks = {column.name: _marks(present(column)) for column in texts}
     sure: set[Decimal] = {
@@ -84,7 +86,7 @@ def typed_columns(
 def of_own_type(column: pl.Series, zone: str) -> Values | None:
     """Return a column with a type of the contract; None if it has none. Naive moments are of `zone`."""
     dtype = column.dtype
-    if dtype.is_integer() or dtype.is_float() or dtype in (pl.Boolean, pl.Date):
+    if dtype.is_integer() or dtype.is_float() or dtype in (pl.Boolean, pl.Date, pl.String):
         return Values(column, chain="")
     if isinstance(dtype, pl.Categorical | pl.Enum):
         return Values(column.cast(pl.String), chain=".cast(pl.String)")

@@ -21,7 +21,8 @@ from ml_assets.components.scaffold.labels import Label, label_of
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
-from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows, read_rows
+from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
+from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
 from ml_assets.data.tables.cadence import Cadence
@@ -98,8 +99,10 @@ class CsvColumn:
 class CsvTable:
     """Facts about the table in a file."""
 
-    path: Path
+    path: Path | S3Object
     form: FileForm
+    sql: Mapping[str, str]
+    """See `FileRows.sql`."""
     separator: str
     columns: tuple[CsvColumn, ...]
     time: TimeColumn
@@ -155,15 +158,14 @@ class CsvTable:
         return window_of(len(self.keys), self.present)
 
 
-def infer(path: Path, asked: GivenOptions = GivenOptions()) -> CsvTable:
-    """Infer the facts of the table in the file at `path`.
+def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
+    """Infer the facts of the table in `rows`.
 
     Without `asked.label`, the last number or boolean that does not identify rows is predicted. Columns are named by
     their headings or names. Days begin at midnight in `asked.time_zone` (default: UTC), which is also the zone of times
     without an offset: without it, such times are refused. Raises `CsvRefused`.
     """
     zone = _zone(asked.time_zone)
-    rows = read_rows(path)
     texts, titles = _renamed(rows.frame)
     dated = time_columns(
         rows, texts, titles, _named("--date", asked.date, titles), _date_format(asked.date_format)
@@ -228,8 +230,9 @@ def infer(path: Path, asked: GivenOptions = GivenOptions()) -> CsvTable:
         before=validation,
     )
     table = CsvTable(
-        path=path,
+        path=rows.path,
         form=rows.form,
+        sql=rows.sql,
         separator=rows.separator,
         columns=tuple(
             _column(frame[name], titles[name], values.get(name), name in key) for name in frame.columns

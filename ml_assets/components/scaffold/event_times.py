@@ -115,7 +115,7 @@ def time_columns(
             native = of_own_type(frame[name], "UTC")
             is_day = native is not None and native.values.dtype == pl.Date
             found.append(TimeColumn(name, dtype=pl.Date() if is_day else dtype))
-        if dtype != pl.String:
+        if dtype != pl.String or rows.form == "sql":
             continue
         forms = _forms_of(frame[name], form)
         found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
@@ -130,7 +130,7 @@ def time_columns(
             f"{rows.path}: '{titles[name]}' reads with the day first and with the month first, such as {first!r}: add "
             + " or ".join(f"--date-format '{one}'" for one in forms)
         )
-    for name in [name for name in asked if frame.schema[name] == pl.String]:
+    for name in [name for name in asked if frame.schema[name] == pl.String and rows.form != "sql"]:
         _refuse_a_bad_date(rows, frame[name], titles[name], form, 0.0 if wanted else _MOSTLY)
     raise CsvRefused(
         f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "

@@ -7,7 +7,7 @@ import csv
 import io
 import zlib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
@@ -16,9 +16,12 @@ import polars as pl
 
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.data.sources.file_formats import parsed, texts_of_csv, unpacked
+from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import TextForm, ValueRefused
+from resources.extras import missing_extra
 
-FileForm = Literal["csv", "parquet", "jsonl", "excel"]
+FileForm = Literal["csv", "parquet", "jsonl", "excel", "sql"]
+"""`sql` is a table of PostgreSQL, which `rows_of_table` reads."""
 _SUFFIXES: Mapping[str, FileForm] = {
     ".parquet": "parquet",
     ".jsonl": "jsonl",
@@ -47,17 +50,20 @@ _OTHER_FORMATS = (
 class FileRows:
     """Rows of a file."""
 
-    path: Path
+    path: Path | S3Object
+    """Path of the file, or the name of a table."""
     form: FileForm
     frame: pl.DataFrame
     """Columns by their headings: texts of CSV, or values of the file's own types."""
     content: bytes
     separator: str = ""
     """Separator of CSV."""
+    sql: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Heading → SQL of a column of a table."""
 
     def place(self, row: int) -> str:
         """Return file and line of a row of `frame`, which counts from 0."""
-        return f"{self.path}, {'row' if self.form == 'parquet' else 'line'} {self.line(row)}"
+        return f"{self.path}, {'row' if self.form in ('parquet', 'sql') else 'line'} {self.line(row)}"
 
     def line(self, row: int) -> int:
         """Return the number of the last line, from 1, of a row of `frame`, which counts from 0."""
@@ -72,16 +78,18 @@ class FileRows:
         return reader.line_num
 
 
-def read_rows(path: Path) -> FileRows:
+def read_rows(path: Path | S3Object) -> FileRows:
     """Read a file of one of the forms. Its content decides the form of CSV and Parquet. Raises `CsvRefused`."""
-    if path.is_dir():
+    if isinstance(path, Path) and path.is_dir():
         raise CsvRefused(f"{path} is a folder: give the path of a file")
-    if not path.is_file():
+    if isinstance(path, Path) and not path.is_file():
         raise CsvRefused(f"{path} is not a file: give the path of a CSV, Parquet, JSON lines or Excel file")
     try:
         content = unpacked(path.read_bytes())
     except (OSError, EOFError, zlib.error) as error:
         raise CsvRefused(f"{path} cannot be read ({error}): check its rights, or write it again") from error
+    except ModuleNotFoundError as error:
+        raise CsvRefused(f"{path}: {missing_extra(error)}") from error
     form = _form_of(path, content)
     if form == "csv":
         return _csv(path, content)
@@ -92,7 +100,7 @@ def read_rows(path: Path) -> FileRows:
     return FileRows(path, form, frame, content)
 
 
-def _form_of(path: Path, content: bytes) -> FileForm:
+def _form_of(path: Path | S3Object, content: bytes) -> FileForm:
     suffix = path.suffix.lower()
     if content[:4] == b"PAR1":
         return "parquet"
@@ -108,7 +116,7 @@ def _form_of(path: Path, content: bytes) -> FileForm:
     return "jsonl" if content.lstrip()[:1] == b"{" else "csv"
 
 
-def _with_types(path: Path, form: FileForm, content: bytes) -> pl.DataFrame:
+def _with_types(path: Path | S3Object, form: FileForm, content: bytes) -> pl.DataFrame:
     """Return the rows of a file whose values have types."""
     if form == "excel" and find_spec("fastexcel") is None:
         raise CsvRefused(
@@ -118,7 +126,7 @@ def _with_types(path: Path, form: FileForm, content: bytes) -> pl.DataFrame:
     try:
         if form == "excel":
             return pl.read_excel(io.BytesIO(content))
-        return parsed(content, form, ",", None, TextForm())
+        return parsed(content, "parquet" if form == "parquet" else "jsonl", ",", None, TextForm())
     except ValueRefused as error:
         said = str(error).partition(": ")[2]
         raise CsvRefused(f"{path}, line {error.row}: {said}: write one type") from error
@@ -129,7 +137,7 @@ def _with_types(path: Path, form: FileForm, content: bytes) -> pl.DataFrame:
         ) from error
 
 
-def _csv(path: Path, content: bytes) -> FileRows:
+def _csv(path: Path | S3Object, content: bytes) -> FileRows:
     _require_text(path, content)
     separator, heading = _heading(path, content)
     try:
@@ -143,7 +151,7 @@ def _csv(path: Path, content: bytes) -> FileRows:
     return FileRows(path, "csv", frame, content, separator)
 
 
-def _require_text(path: Path, content: bytes) -> None:
+def _require_text(path: Path | S3Object, content: bytes) -> None:
     """Raise `CsvRefused` unless the content is text in UTF-8."""
     if not content.strip():
         raise CsvRefused(f"{path} is empty: its first line must name the columns")
@@ -165,7 +173,7 @@ def _require_text(path: Path, content: bytes) -> None:
         raise CsvRefused(f"{path} has bytes that no text has: give the path of a CSV file")
 
 
-def _convert(encoding: str, path: Path) -> str:
+def _convert(encoding: str, path: Path | S3Object) -> str:
     return f"save it as CSV, UTF-8, or run: iconv -f {encoding} -t UTF-8 {path.name} > {path.stem}_utf8.csv"
 
 
@@ -173,7 +181,7 @@ def _lines(content: bytes) -> io.TextIOWrapper:
     return io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
 
 
-def _heading(path: Path, content: bytes) -> tuple[str, Sequence[str]]:
+def _heading(path: Path | S3Object, content: bytes) -> tuple[str, Sequence[str]]:
     """Return the separator, and the names of the columns."""
     begin = content[:10].decode("utf-8-sig", errors="ignore").splitlines()[0]
     if begin.lower().startswith("sep="):

@@ -19,19 +19,15 @@ from pydantic import BaseModel, ConfigDict, Field
 from ml_assets.components.scaffold.column_values import NULLS
 from ml_assets.components.scaffold.csv_tables import CsvColumn, CsvTable, GivenOptions, Guess, infer
 from ml_assets.components.scaffold.refusals import CsvRefused
+from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
+from ml_assets.components.scaffold.rows_of_table import is_address, query_of, read_table
+from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.foundation.objective_facts import facts_of
+from resources.addresses import hide_credentials
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
 """First and last day of the synthetic source."""
-
-
-CHECKS = (
-    Guess("known at", "the end of a row's {unit}", "if figures come later: `known_at` in source.py"),
-    Guess("features", "the calendar, the past, and columns known in advance", "features.py"),
-    Guess("gates", "better than naive; at most 2 % worse than production", "gates in defs.yaml"),
-)
-"""Assumptions that no file can show, one per document."""
 
 
 class ScaffoldRefused(click.ClickException):
@@ -47,7 +43,7 @@ class CsvParams(BaseModel):
     from_file: str = Field(
         default="",
         alias="from",
-        description="A CSV, Parquet, JSON lines or Excel file whose rows become the table.",
+        description="CSV, Parquet, JSON lines or Excel, here or s3://bucket/key; or postgresql://…/table.",
     )
     label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
     date: str = Field(default="", description="Column with the day or the moment of a row.")
@@ -100,9 +96,12 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
     def scaffold(self, request: dg.ScaffoldRequest[Any]) -> None:
         """Write the folder and print the next commands."""
         names: dict[str, Any] = _names(request)
-        prefix, guesses = "", ()
+        prefix, guesses, modules, variable = "", (), self.modules, ""
         if file := getattr(request.params, "from_file", ""):
             table = _infer(request, file)
+            file = hide_credentials(file)
+            if table.form == "sql":
+                modules, variable = [name for name in modules if name != "source"], names["url_env"]
             prefix, guesses, names = "csv_", table.guesses, names | csv_names(table, names)
         written = {
             "__init__.py": f'"""Pipeline {names["name"]}: describe the pipeline and the source of its data here."""\n',
@@ -110,16 +109,20 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
             + "---\n".join(_render(f"{prefix}{document}.yaml", names) for document in self.documents),
             **{
                 f"{module}.py": _render(f"{module if module == 'model' else prefix + module}.py", names)
-                for module in self.modules
+                for module in modules
             },
         }
         for name, text in written.items():
             (request.target_path / name).write_text(text)
         if guesses:
             click.echo(f"Read {file} and guessed the following. Check it:")
-            for line in _aligned((*guesses, *CHECKS[: len(self.documents)]), names["table"].unit):
+            for line in _aligned((*guesses, *_checks(names["table"])[: len(self.documents)])):
                 click.echo(line)
         click.echo(f"Wrote {', '.join(written)}. They work as they are; adapt them to your table.")
+        if variable:
+            click.echo(
+                f"Set {variable} to the address of the database, without the table: no file here holds it."
+            )
         click.echo("Next:")
         for command in self.next_commands:
             days = f"{names['first_key']}..{names['last_key']}"
@@ -160,7 +163,7 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
     options = request.params
     try:
         return infer(
-            Path(file).absolute(),
+            _rows_of(file),
             GivenOptions(
                 label=options.label,
                 known=_split(options.known),
@@ -177,6 +180,13 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
         raise ScaffoldRefused(str(error)) from error
 
 
+def _rows_of(place: str) -> FileRows:
+    """Read what `--from` names. Raises `CsvRefused`."""
+    if is_address(place):
+        return read_table(place)
+    return read_rows(S3Object(place) if place.startswith("s3://") else Path(place).absolute())
+
+
 def _split(names: str) -> list[str]:
     return [name.strip() for name in names.split(",") if name.strip()]
 
@@ -185,12 +195,24 @@ _WIDEST = 60
 """Characters of a guess up to which the column beside it moves to the right."""
 
 
-def _aligned(guesses: Sequence[Guess], unit: str) -> Iterable[str]:
+def _checks(table: CsvTable) -> Sequence[Guess]:
+    """Return assumptions that no file can show, one per document."""
+    place = "defs.yaml" if table.form == "sql" else "source.py"
+    return (
+        Guess(
+            "known at", f"the end of a row's {table.unit}", f"if figures come later: `known_at` in {place}"
+        ),
+        Guess("features", "the calendar, the past, and columns known in advance", "features.py"),
+        Guess("gates", "better than naive; at most 2 % worse than production", "gates in defs.yaml"),
+    )
+
+
+def _aligned(guesses: Sequence[Guess]) -> Iterable[str]:
     """Yield a line per guess: what it is about, its value, and the runner-up with its option."""
     width = max((len(one.value) for one in guesses if one.otherwise and len(one.value) <= _WIDEST), default=0)
     yield f"  {'':<12} {'guess':<{width}}   otherwise"
     for about, value, otherwise in guesses:
-        yield f"  {about:<12} {value.format(unit=unit):<{width}}   {otherwise}".rstrip()
+        yield f"  {about:<12} {value:<{width}}   {otherwise}".rstrip()
 
 
 def _leave_nothing(request: dg.ScaffoldRequest[Any]) -> None:
@@ -231,6 +253,7 @@ def _names(request: dg.ScaffoldRequest[Any]) -> dict[str, str]:
         "name": name,
         "group": parts[parts.index("defs") + 1],
         "module": ".".join(parts),
+        "url_env": f"{name.upper()}_URL",
         "dataset": given or f"datasets/{name.removesuffix('_features')}",
         "start": FIRST_DAY,
         "end": LAST_DAY,
@@ -246,9 +269,9 @@ def _render(template: str, names: Mapping[str, Any]) -> str:
 
 READS = {
     "csv": "texts_of_csv(FILE.read_bytes(), SEPARATOR)",
-    "parquet": "pl.read_parquet(FILE)",
+    "parquet": "pl.read_parquet(FILE.read_bytes())",
     "jsonl": 'parsed(FILE.read_bytes(), "jsonl", "", None, TextForm())',
-    "excel": "pl.read_excel(FILE)",
+    "excel": "pl.read_excel(FILE.read_bytes())",
 }
 """Form of a file → the Python expression of its rows."""
 LAG_UNITS = {"day": "d", "week": "w", "month": "mo"}
@@ -311,7 +334,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "model_start": keys[sum(window.values()) - 1],
         "day_expression": _day(table),
         "nulls": _listed(NULLS),
-        "read": READS[table.form],
+        "is_in_s3": isinstance(table.path, S3Object),
+        "read": READS.get(table.form, ""),
+        "query": _query(table) if table.form == "sql" else "",
         "exact": _has_texts_with_types(table),
         "imports": _imports(table),
         "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.time.form)}}}"
@@ -369,6 +394,23 @@ def _day(table: CsvTable) -> str:
     return day + {"day": "", "week": '.dt.truncate("1w")', "month": '.dt.truncate("1mo")'}[table.unit]
 
 
+def _query(table: CsvTable) -> str:
+    """Return the query of a partition's rows."""
+    columns = {column.name: _sql(column, table) for column in table.columns}
+    time, raw = columns[table.time.name], table.sql[table.column.title]
+    local = f"{time}::timestamp" if not table.time.is_time else raw
+    local = f"{raw} AT TIME ZONE '{table.time_zone}'" if table.time.has_offset else local
+    return query_of(str(table.path), columns, time=time, local=local, unit=table.unit, zone=table.time_zone)
+
+
+def _sql(column: CsvColumn, table: CsvTable) -> str:
+    """Return the SQL of a column, with the conversions of `CsvColumn.chain`."""
+    sql, chain = table.sql[column.title], column.chain or ""
+    if "replace_time_zone" in chain:
+        return f"({sql} AT TIME ZONE '{table.time_zone}')"
+    return f"{sql}::date" if ".dt.date()" in chain else sql
+
+
 def _has_texts_with_types(table: CsvTable) -> bool:
     return any(column.chain is None and column.dtype != "string" for column in table.columns)
 
@@ -381,6 +423,7 @@ def _imports(table: CsvTable) -> str:
             *(["texts_of_csv"] * (table.form == "csv")),
             *(["parsed"] * (table.form == "jsonl")),
         ],
+        "s3_object": ["S3Object"] * isinstance(table.path, S3Object),
         "text_values": [*(["TextForm"] * (exact or table.form == "jsonl")), *(["typed"] * exact)],
         "written_values": sorted({_helper(column) for column in table.columns if column.written}),
     }
@@ -418,7 +461,7 @@ _POLARS = {
 """Type of a column → its Python expression."""
 
 
-def _quoted(text: str | Path) -> str:
+def _quoted(text: str | Path | S3Object) -> str:
     return json.dumps(str(text), ensure_ascii=False)
 
 

@@ -42,6 +42,7 @@ from ml_assets.data.sources.protocol import (
     storage_options,
     version_of_files,
 )
+from ml_assets.data.sources.s3_object import s3_client
 from ml_assets.data.sources.tabular import (
     faults_of_columns,
     fit,
@@ -427,16 +428,8 @@ class FileReader(SourceReader):
     def _client(self) -> Any:
         """S3 client, made at its first use. botocore itself finds `AWS_*`, if the section names no credentials."""
         if self._s3 is None:
-            from botocore import config, session
-
-            options = self._options
-            self._s3 = session.Session().create_client(
-                "s3",
-                endpoint_url=options.get("aws_endpoint_url"),
-                aws_access_key_id=options.get("aws_access_key_id"),
-                aws_secret_access_key=options.get("aws_secret_access_key"),
-                config=config.Config(connect_timeout=5, read_timeout=30, retries={"total_max_attempts": 1}),
-            )
+            names = ("aws_endpoint_url", "aws_access_key_id", "aws_secret_access_key")
+            self._s3 = s3_client(*map(self._options.get, names))
         return self._s3
 
     def _ask(self, call: Callable[[], Answer]) -> Answer:
