@@ -1,4 +1,4 @@
-"""What is read and written in the file of an embedded MLflow is what MLflow's own client sees."""
+"""An embedded MLflow's file: what is read and written there is what MLflow's own client sees."""
 
 from pathlib import Path
 

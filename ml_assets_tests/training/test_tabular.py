@@ -72,7 +72,7 @@ def full(inputs: InputSpec, **settings: Any) -> FullModel:
     ],
 )
 def test_it_learns_each_objective(objective: str, classes: tuple[str, ...], limit: float) -> None:
-    """What decides is a bend, a missing number and a category."""
+    """A bend, a missing number and a category decide."""
     numeric, category = some_rows()
     known = torch.nan_to_num(numeric[:, 0], nan=3.0)
     size = known.abs() + (category[:, 0] == 2)
@@ -110,7 +110,7 @@ def test_before_training_it_answers_with_the_level_of_the_label() -> None:
     assert (answers - 1000).abs().max() < 50
 
 
-def test_a_number_that_no_training_row_lacked_changes_little_when_it_is_missing() -> None:
+def test_a_number_that_was_never_missing_may_be_missing_later() -> None:
     """Its flag was never set, so its weights stayed where they began."""
     numeric, category = some_rows()
     model = full(spec())

@@ -279,7 +279,7 @@ WHOLE_YEARS = {"day": 365, "week": 52, "month": 24}
 """Partitions of training from which the season is a feature: a year; of months, two, because each has one value."""
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
-STEPS = 2_500
+STEPS = 5_000
 """Steps in which the default network has learned a small table."""
 
 

@@ -124,7 +124,7 @@ class CategoricalState:
 
 @dataclass(frozen=True, kw_only=True)
 class LabelState:
-    """What an output of a network that begins near 0, and varies by about 1, is to be multiplied by and added to."""
+    """Level and spread of the label, for networks whose outputs begin near 0 and vary by about 1."""
 
     level: float = 0.0
     """Output that predicts the mean label: the mean itself, its logarithm for a count, its log-odds for 0 and 1."""
