@@ -28,7 +28,7 @@ from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.foundation.links import report_page, review_page
-from ml_assets.model.evaluation.report.report import summary_markdown
+from ml_assets.model.evaluation.report.report import headline_markdown, summary_markdown
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.steps import window
 from ml_assets.model.steps.values import (
@@ -39,6 +39,7 @@ from ml_assets.model.steps.values import (
     ValidatedWindow,
 )
 from resources.addresses import Address
+from resources.artifacts import ArtifactMissing
 from resources.job.events import TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingResult
 from resources.launcher.resource_profile import changes_of
@@ -382,22 +383,37 @@ def _version_page(
         for file in ("report.html", "model_card.html")
     )
     place = f"models/{model}/versions/{version.number}"
+    evaluated = {
+        "gate": version.gate,
+        "model_card": dg.MetadataValue.url(card),
+        **report_facts(page, version.report_file),
+        "evaluation": version.evaluation,
+    }
     return {
+        **_figures(model, version, platform),
         "version": version.number,
         "semantic_version": version.semantic,
-        **({"gate": version.gate, "evaluation": version.evaluation} if version.evaluation else {}),
         "next": _next(model, version, platform.settings.review_url),
-        "bundle": version.bundle,
+        **(evaluated if version.evaluation else {}),
+        **_dossier(model, version),
+        "lake/branch": version.branch,
         **tracked_facts(platform.tracker.uri, trained.mlflow_run, place),
         **commit_facts(platform.lake, training_set.commit),
-        "lake/branch": version.branch,
-        **_dossier(model, version),
-        **(
-            report_facts(page, version.report_file) | {"model_card": dg.MetadataValue.url(card)}
-            if version.evaluation
-            else {}
-        ),
+        "bundle": version.bundle,
     }
+
+
+def _figures(model: str, version: RegisteredModel, platform: Platform) -> dict[str, Any]:
+    """Return the figures of the evaluation that counts, beside the other models; empty if its report cannot be read."""
+    from ml_assets.model.steps.record import ReportUnreadable, recorded_report
+
+    rows = platform.ledger.models.evaluations(model)
+    row = next((one for one in reversed(rows) if one.name == version.evaluation), None)
+    try:
+        report = None if row is None else recorded_report(platform, row)
+    except (ArtifactMissing, ReportUnreadable):  # written before this version of the platform, or deleted
+        return {}
+    return {} if report is None else {"summary": dg.MetadataValue.md(headline_markdown(report))}
 
 
 def _dossier(model: str, version: RegisteredModel) -> dict[str, Any]:

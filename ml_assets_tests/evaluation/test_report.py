@@ -15,8 +15,8 @@ from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.comparison.holdout import evaluate
 from ml_assets.model.evaluation.comparison.sentences import plain_findings, weighted
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
-from ml_assets.model.evaluation.report.pictures import pictures
-from ml_assets.model.evaluation.report.report import render, summary_markdown, write_report
+from ml_assets.model.evaluation.report.pictures import headline, pictures
+from ml_assets.model.evaluation.report.report import headline_markdown, render, summary_markdown, write_report
 from ml_assets.model.evaluation.report_document import ComparedModel, LossCurve, Report
 from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
@@ -222,7 +222,27 @@ def test_asset_page_gets_decision_metrics_and_pictures(report: Report) -> None:
     page = summary_markdown(report)
     assert page.startswith(f"**{report.evaluation.decision.summary}**")
     assert re.search(r"\| AUC +\| 0\.", page)
-    assert page.count("](data:image/png;base64,") == 4
+    assert page.count("](data:image/png;base64,") == 5
+
+
+def test_headline_has_decision_metrics_of_all_models_and_one_picture(report: Report) -> None:
+    decision, *rest = headline_markdown(report).splitlines()
+    assert decision == f"**{report.evaluation.decision.summary}**"
+    (header,) = [line for line in rest if line.startswith("| metric")]
+    assert [cell.strip() for cell in header.split("|")[2:-1]] == list(report.evaluation.overall.metrics)
+    (picture,) = headline(report.evaluation).items()
+    assert rest[-1] == f"![{picture[0]}](data:image/png;base64,{picture[1]})"
+    assert base64.b64decode(picture[1]).startswith(b"\x89PNG")
+    assert len(picture[1]) < 30_000
+
+
+def test_headline_of_a_model_without_a_value_has_no_picture(report: Report) -> None:
+    overall = report.evaluation.overall
+    unknown = {role: dict.fromkeys(metrics, Interval(None)) for role, metrics in overall.metrics.items()}
+    evaluation = report.evaluation.model_copy(
+        update={"overall": overall.model_copy(update={"metrics": unknown})}
+    )
+    assert headline(evaluation) == {}
 
 
 def test_roc_is_thin_and_its_area_is_the_auc(case: HoldoutCase) -> None:

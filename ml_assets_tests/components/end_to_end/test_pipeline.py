@@ -184,6 +184,11 @@ def test_checks_say_that_inputs_are_current_and_the_gate_passed(first: ModelRun)
     assert first.facts[EVALUATION]["rmse"] < first.facts[EVALUATION]["baseline_rmse"]
     file = Path(first.facts[EVALUATION]["report_file"].removeprefix("file://"))
     report = file.read_text()
+    shown = first.facts[REGISTERED]
+    assert [*shown][:2] == ["summary", "version"]
+    assert [*shown][-1] == "bundle"
+    assert shown["summary"].startswith(f"**{first.facts[EVALUATION]['why']}**")
+    assert shown["summary"].count("](data:image/png;base64,") == 1
     card = first.facts[REGISTERED]["model_card"]
     assert card == first.facts[REGISTERED]["report"].replace("report.html", "model_card.html")
     assert first.facts[EVALUATION]["evaluation"] in card

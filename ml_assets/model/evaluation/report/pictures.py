@@ -9,6 +9,7 @@ from ml_assets.foundation.objective_facts import Picture, facts_of
 from ml_assets.foundation.reports.page import INK, Axes, Draw, Form, encoded
 from ml_assets.foundation.reports.text import label, number
 from ml_assets.model.evaluation.evaluation_document import CalibrationBin, Evaluation, Role, TokenBin
+from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, PartialDependence
 
 COLOURS: dict[Role, str] = {
@@ -39,6 +40,45 @@ def pictures(evaluation: Evaluation, loss: LossCurve | None = None, *, form: For
     if loss is not None and (loss.training or loss.validation):
         drawings["loss"] = lambda axes: _loss(axes, loss)
     return {name: encoded(draw, form) for name, draw in drawings.items()}
+
+
+def headline(evaluation: Evaluation) -> dict[str, str]:
+    """Return one picture in base64 by name: the deciding metric of each model, with its interval.
+
+    The metric of the first gate that compares models, or else the first one. Empty if no model has a finite value. A
+    PNG has 420 × 165 pixels.
+    """
+    measured = {one.name: one for one in evaluation.measured}
+    compared = [
+        one.metric for one in evaluation.decision.rules if one.compared_with and one.metric in measured
+    ]
+    metric = measured[compared[0]] if compared else evaluation.measured[0]
+    found: dict[Role, Interval] = {
+        role: one
+        for role in reversed(_FIRST_DRAWN)
+        if (one := evaluation.overall.metrics.get(role, {}).get(metric.name)) and one.value is not None
+    }
+    if not found:
+        return {}
+
+    def draw(axes: Axes) -> None:
+        for at, (role, one) in enumerate(found.items()):
+            if one.low is not None and one.high is not None:
+                axes.hlines(-at, one.low, one.high, color=COLOURS[role], linewidth=2.4, alpha=0.55)
+            axes.plot([one.value], [-at], "o", color=COLOURS[role], markersize=6)
+            axes.annotate(
+                number(one.value), (one.value, -at), (0, 6), textcoords="offset points", ha="center"
+            )
+        axes.set_yticks(
+            [-at for at in range(len(found))], [label(evaluation.names.get(role, role)) for role in found]
+        )
+        axes.set_ylim(0.6 - len(found), 0.6)
+        axes.set_title(f"{label(metric.label)}, {'more' if metric.higher_is_better else 'less'} is better")
+
+    return {metric.label: encoded(draw, "png", _WIDE)}
+
+
+_WIDE = (4.2, 1.65)
 
 
 def _name(axes: Axes, title: str, x: str, y: str) -> None:

@@ -23,7 +23,13 @@ from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.metrics.metrics import MetricFacts
 from ml_assets.model.evaluation.report import chapters
 from ml_assets.model.evaluation.report.card import model_card
-from ml_assets.model.evaluation.report.pictures import COLOURS, caption, dependence_pictures, pictures
+from ml_assets.model.evaluation.report.pictures import (
+    COLOURS,
+    caption,
+    dependence_pictures,
+    headline,
+    pictures,
+)
 from ml_assets.model.evaluation.report_document import Report
 from ml_assets.model.evaluation.spec import Comparator
 from resources.job.events import Recovery
@@ -147,13 +153,38 @@ def render(report: Report) -> str:
     )
 
 
+def headline_markdown(report: Report) -> str:
+    """Return decision, metrics of all models with intervals, and one picture of them, as Markdown for an asset page."""
+    evaluation = report.evaluation
+    lines = [
+        f"**{in_markdown(evaluation.decision.summary)}**",
+        "",
+        *_metrics(evaluation),
+        "",
+        *as_markdown(headline(evaluation)),
+    ]
+    return "\n".join(lines)
+
+
+def _metrics(evaluation: Evaluation) -> list[str]:
+    """Return a table in Markdown: a line for each metric, a column for each model."""
+    roles = list(evaluation.overall.metrics)
+    rows = [
+        (
+            metric.label,
+            *(sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles),
+        )
+        for metric in evaluation.measured
+    ]
+    return table_in_markdown(("metric", *roles), rows)
+
+
 def summary_markdown(report: Report, images: dict[str, str] | None = None) -> str:
     """Return decision, metrics and pictures as Markdown for an asset page.
 
     `images` are base64 PNGs by name; they are drawn unless given.
     """
     evaluation = report.evaluation
-    roles = list(evaluation.overall.metrics)
     found = in_markdown(" ".join(sentences.plain_findings(evaluation)))
     lines = [f"**{in_markdown(evaluation.decision.summary)}** {found}", ""]
     said = [*evaluation.decision.reasons]
@@ -162,19 +193,13 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     if report.recoveries:
         said.append(f"The training was {sentences.survived(report)}.")
     said += sentences.left_out(report)
-    rows = [
-        (
-            metric.label,
-            *(sentences.with_interval(evaluation.overall.metrics[role][metric.name]) for role in roles),
-        )
-        for metric in evaluation.measured
-    ]
-    lines += [*Bullets(tuple(said)).to_markdown(), "", *table_in_markdown(("metric", *roles), rows)]
-    for chapter in _chapters(report, drawn=False):
-        lines += ["", *chapter.to_markdown()]
     drawn = images
     if drawn is None:
         drawn = pictures(evaluation, report.loss) | dependence_pictures(report.explanations, "png")
+        lines += [*as_markdown(headline(evaluation)), ""]
+    lines += [*_metrics(evaluation), "", *Bullets(tuple(said)).to_markdown()]
+    for chapter in _chapters(report, drawn=False):
+        lines += ["", *chapter.to_markdown()]
     lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
 
