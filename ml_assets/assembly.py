@@ -13,8 +13,9 @@ import dagster as dg
 
 from ml_assets.components.assets.digest import nightly_digest
 from ml_assets.components.base import SpecComponent
+from ml_assets.components.behind import SingleComponents
 from ml_assets.components.checks.leakage import request_leakage_tests
-from ml_assets.components.declarations import in_one_line, require_consistent
+from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_consistent
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
@@ -38,16 +39,19 @@ def build_defs(
     components: Sequence[SpecComponent] | None = None,
     platform: Platform | None = None,
     tree: PipelineTree | None = None,
+    only: Sequence[str] = (),
 ) -> dg.Definitions:
     """Return all definitions, with the platform that `settings` (by default the environment) select.
 
-    `tree` keeps the components that a command read before. Tests pass `components` instead of the files of the defs
+    `tree` keeps the components that a command read before. `only` are names of models and tables: then the definitions
+    are theirs and those of all tables behind them. Tests pass `components` instead of the files of the defs
     folder, and a `platform` to inspect afterwards. Raises `DeclarationRefused` with one line per fault in the files of
-    the defs folder.
+    the defs folder, and for a name in `only` that no `defs.yaml` declares.
     """
     if components is None:
         with in_one_line():
-            pipelines = (tree or PipelineTree.for_project(Path(__file__).parent)).build_defs()
+            tree = tree or PipelineTree.for_project(Path(__file__).parent)
+            pipelines = _of(tree, only) if only else tree.build_defs()
         require_consistent(pipelines)
     else:  # no component uses its load context
         context: Any = None
@@ -72,6 +76,16 @@ def build_defs(
             ],
         ),
     )
+
+
+def _of(tree: PipelineTree, names: Sequence[str]) -> dg.Definitions:
+    found = SingleComponents(tree).definitions_of(names)
+    if found is None:
+        raise DeclarationRefused(
+            f"ML_ASSETS_ONLY is {', '.join(names)}: a name is not declared, or a Python file defines assets, which "
+            "only all definitions have. Correct the name, or leave the setting out"
+        )
+    return found
 
 
 def runnable(pipelines: dg.Definitions, platform: Platform) -> dg.Definitions:

@@ -6,7 +6,7 @@ Not here: what is defined (`assembly`), which is imported only on loading.
 import gc
 import os
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -28,17 +28,17 @@ def defs() -> dg.Definitions:
     """
     settings = Settings()
     require_home(os.environ, sys.argv, settings.dagster_home)
-    loaded = load(settings)
+    loaded = load(settings, only=settings.only)
     require_whole_models(loaded, sys.argv)
     return loaded
 
 
-def load(settings: Settings, tree: "PipelineTree | None" = None) -> dg.Definitions:
-    """Import and return all definitions for `settings`; see `assembly.build_defs`."""
+def load(settings: Settings, tree: "PipelineTree | None" = None, only: Sequence[str] = ()) -> dg.Definitions:
+    """Import and return all definitions for `settings`, or those of `only`; see `assembly.build_defs`."""
     with loading():
         from ml_assets.assembly import build_defs
 
-        return build_defs(settings, tree=tree)
+        return build_defs(settings, tree=tree, only=only)
 
 
 @contextmanager

@@ -93,6 +93,9 @@ class Settings(Documented, BaseSettings):
     """Git commit of the code if there is no work tree, as in an image. It ends with `-dirty` if files differed."""
     ui_url: Address = Address("http://127.0.0.1:3000")
     """Address of Dagster's pages, for links."""
+    only: tuple[str, ...] = ()
+    """Models and tables that Dagster loads, with all tables behind them, as a JSON list; by default all. Commands know
+    all others, too."""
 
     review_url: Address | None = None
     """Address of the reviewer's page in browsers, for links and for `ml-assets review` behind a proxy."""

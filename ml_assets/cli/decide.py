@@ -12,6 +12,7 @@ from ml_assets.cli.terminal import (
     Problem,
     SuggestingGroup,
     reason_option,
+    require_free,
     say,
     say_if_unchecked,
     writing_to,
@@ -284,6 +285,7 @@ def review(port: int, host: str) -> None:
             f"on {host} the page needs its address in browsers: set ML_ASSETS_REVIEW_URL to https://…"
         )
     address = str(url or "") or f"http://{host}:{port}"
+    require_free(host, port)
     say(f"Reviews on {address}; Ctrl-C stops the page.")
     app = review_pages.review_app(desk.ReviewDesk(project.platform, project.declared.pipelines()), address)
     uvicorn.run(app, host=host, port=port, log_level="warning", ws="none", **bounded_options())

@@ -161,6 +161,6 @@ def _tell(console: Any, project: Project, facts: dict[str, Any]) -> None:
         )
         say("                           .venv/bin/ml-assets review; both once release.approval asks for it")
         say("  answer requests with it  .venv/bin/ml-assets serve flight_delay")
-    say("  pages, lineage, sensors  make ui")
+    say(f"  pages, lineage, sensors  make ui ARGS='--only {MODEL}'")
     say(f"  curves, versions         {_mlflow_pages(project)}")
     say("  your own pipeline        README.md, 'Add a pipeline in ten minutes'")

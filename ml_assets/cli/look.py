@@ -18,6 +18,7 @@ from ml_assets.model.release.signing_keys import PublicKey
 from resources.words import counted, did_you_mean
 
 if TYPE_CHECKING:
+    from ml_assets.components.specs import FeatureTableSpec
     from ml_assets.extras.governance.dossier.verification import Verified
 
 
@@ -205,9 +206,7 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
         key for key in reader.keys(table) if (low or key) <= key <= (high or key) and spec.cadence.is_key(key)
     ]
     if not span:
-        raise Problem(
-            f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}"
-        )
+        raise Problem(_nothing_to_test(table, spec, low, high, len(reader.keys(table))))
     keys = span if first else newest_partitions(spec.cadence, span)
     cadences = {name: one.spec.cadence for name, one in project.declared.table_components().items()}
     report = find_leaks(reader, feature_declaration(spec, cadences), keys, cuts)
@@ -216,6 +215,25 @@ def leaktest(table: str, first: datetime | None, last: datetime | None, cuts: in
         say(f"lookback not tested: {keys[0]} is the only partition of the range; choose an earlier --first")
     if not report.ok:
         raise SystemExit(1)
+
+
+def _nothing_to_test(
+    table: str, spec: "FeatureTableSpec", low: str | None, high: str | None, stored: int
+) -> str:
+    """Return why there is no partition to test, with the command to type next."""
+    if stored:
+        return (
+            f"the lake has no partition of {table} between {low or 'the start'} and {high or 'the end'}: choose "
+            "another --first or --last, or launch these partitions"
+        )
+    from ml_assets.data.tables.leakage import TESTED_PARTITIONS
+
+    typed = ""
+    if (partitions := spec.partitions) is not None:
+        today = datetime.now(UTC).date()
+        keys = partitions.as_cadence.keys(partitions.start, partitions.end or today)[:TESTED_PARTITIONS]
+        typed = f" {keys[0]}..{keys[-1]}" if keys else ""
+    return f"the lake has no partition of {table} yet. Build some: ml-assets launch {table}{typed} --with-missing"
 
 
 @click.command("verify")

@@ -87,7 +87,8 @@ def _conclusion(planned: "LaunchPlan", by_hand: Sequence[str]) -> list[str]:
     if validation.to_build:
         return [
             "It would refuse. While `ml-assets ui` runs, the sensor build_missing_upstream then builds the missing",
-            "partitions in order, and after them the model. By hand, in this order:",
+            f"partitions in order, and after them the model. Here: {launch} --with-missing",
+            "By hand, in this order:",
             *(f"  {command}" for command in (*by_hand, launch)),
         ]
     if not validation.ok:

@@ -20,6 +20,7 @@ from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
+    from ml_assets.context import Context
     from ml_assets.context.project import Project
     from ml_assets.extras.reproduction.reproduce import Level, Reproduction
     from ml_assets.model.release.registry import RegisteredVersion
@@ -59,7 +60,8 @@ def plan(model: str, partition: str) -> None:
     help="Resources of this launch's workers on a cluster, instead of the declared ones: memory=8Gi,nodes=2, or a JSON "
     "object.",
 )
-def launch(target: str, partitions: str | None, resources: str | None) -> None:
+@click.option("--with-missing", is_flag=True, help="First build here what TARGET reads and nobody built.")
+def launch(target: str, partitions: str | None, resources: str | None, with_missing: bool) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
@@ -71,6 +73,13 @@ def launch(target: str, partitions: str | None, resources: str | None) -> None:
     without partitions.
     """
     context = writing()
+    for table, keys in context.missing_behind(target, partitions) if with_missing else ():
+        _launch(context, table, keys)
+    _launch(context, target, partitions, resources)
+
+
+def _launch(context: "Context", target: str, partitions: str | None, resources: str | None = None) -> None:
+    """Run it and print its result."""
     with progress().status(f"{target} {partitions or ''}") as status:
         finished = context.launch(
             target,

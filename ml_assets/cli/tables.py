@@ -231,7 +231,10 @@ def quarantine_show(table: str, partition: str | None, rows: int) -> None:
 
     project = reading().project
     spec, reader = project.declared.table(table), project.reader()
-    for key in [partition] if partition else quarantined_keys(reader, table):
+    keys = [partition] if partition else quarantined_keys(reader, table)
+    if not keys:
+        say(f"No row of {table} is in quarantine.")
+    for key in keys:
         first = shown_rows(reader, spec, key, rows)
         count, _ = quarantined_rules(reader, table, key)
         say(f"{table} {key}: {counted(count, 'row')} in quarantine")

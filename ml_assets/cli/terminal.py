@@ -2,6 +2,7 @@
 
 import os
 import shlex
+import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -91,6 +92,19 @@ def writing_to(place: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise Problem(f"cannot write {place}: {error.strerror or error}. Name another place") from error
+
+
+def require_free(host: str, port: int) -> None:
+    """Raise `Problem` if no server can listen on a port of this machine."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            raise Problem(
+                f"port {port} of {host} cannot be used ({error.strerror}): end what uses it, perhaps this command in "
+                "another terminal, or name another --port"
+            ) from error
 
 
 class SuggestingGroup(click.Group):

@@ -1,14 +1,14 @@
 """`ml-assets ui`: Dagster's pages and daemon in processes of their own, and the news of runs in the terminal."""
 
+import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from ml_assets.cli.opened import writing
-from ml_assets.cli.terminal import Problem, say
+from ml_assets.cli.terminal import Problem, require_free, say
 from ml_assets.foundation.checkout import ROOT
 from ml_assets.model.training.process.stop import end_with_parent
 from resources.extras import require
@@ -41,7 +41,13 @@ LAST_LINES = 5
     show_default=True,
     help="Port of the pages on 127.0.0.1.",
 )
-def ui(port: int) -> None:
+@click.option(
+    "--only",
+    multiple=True,
+    metavar="NAME",
+    help="Show this model or table, and all tables behind it, without other pipelines. May be given several times.",
+)
+def ui(port: int, only: tuple[str, ...]) -> None:
     """Serve Dagster's pages on http://127.0.0.1:PORT, with schedules and sensors running, until Ctrl-C.
 
     Prints a line when the pages answer, when a run starts, ends or fails, and for each registered version. What pages
@@ -51,14 +57,16 @@ def ui(port: int) -> None:
     from ml_assets.context.launch import end_abandoned
     from ml_assets.context.news import RunNews
 
-    _require_free(port)
+    require_free("127.0.0.1", port)
     project = writing().project
+    for name in only:
+        project.declared.require(name)
     end_abandoned(project)
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
-    with _started(port, url, logs) as processes:
+    with _started(port, url, logs, only) as processes:
         while not _answers(url) and not stop.wait(POLL_SECONDS):
             _require_running(processes, logs)
         news = RunNews(project.instance, datetime.now(UTC))
@@ -76,20 +84,10 @@ def _tell(news: "RunNews") -> None:
         say(line)
 
 
-def _require_free(port: int) -> None:
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was just left is free
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError as error:
-            raise Problem(
-                f"port {port} of 127.0.0.1 cannot be used ({error.strerror}): end what uses it, perhaps another "
-                "`ml-assets ui`, or name another --port"
-            ) from error
-
-
 @contextmanager
-def _started(port: int, url: str, logs: Path) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
+def _started(
+    port: int, url: str, logs: Path, only: Sequence[str]
+) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
     """Start pages and daemon, and end them after the block."""
     workspace = ["-w", str(ROOT / "workspace.yaml")]
     webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
@@ -99,6 +97,8 @@ def _started(port: int, url: str, logs: Path) -> Iterator[Mapping[str, subproces
     }
     # Runs write links to these pages into commits and records.
     environment = os.environ | {"ML_ASSETS_UI_URL": url}
+    if only:
+        environment["ML_ASSETS_ONLY"] = json.dumps(only)
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, line in commands.items():

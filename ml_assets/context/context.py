@@ -112,6 +112,15 @@ class Context:
 
         return plan_of(self.project, model, partition)
 
+    def missing_behind(self, target: str, partitions: str | None = None) -> Sequence[tuple[str, str | None]]:
+        """Return what a launch reads and nobody built: tables and partitions, as `launch` takes them, in its order.
+
+        Raises `NotFound` and `LaunchRefused`.
+        """
+        from ml_assets.context.plan import missing_behind
+
+        return missing_behind(self.project, target, partitions)
+
     def launch(
         self,
         target: str,
@@ -211,6 +220,7 @@ class Context:
         ledger = self.project.platform.ledger
         found = ledger.models.decisions(model)
         if not found:
+            self._require_known(model)
             raise NotFound(
                 f"the ledger has no decision about a model '{model}'. To train and evaluate it: ml-assets launch "
                 f"{model} DATE"
@@ -331,6 +341,7 @@ class Context:
         Raises `NotPromotable`, `BundleMissing`, `BundleDamaged`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_decision("rollback", by)
+        self._require_known(model)
         return _decisions().roll_back(self.project.releases, model, by=by, reason=reason)
 
     def demote(self, model: str, *, by: Person, reason: str, canary: bool = False) -> Promotion:
@@ -339,11 +350,13 @@ class Context:
         Raises `NotPromotable`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_decision("demote", by)
+        self._require_known(model)
         return _decisions().demote(self.project.releases, model, by=by, reason=reason, canary=canary)
 
     def archive(self, model: str, version: int, *, by: Person, reason: str) -> Archival:
         """Take a version out of use for good. Raises as `demote`, and `VersionMissing`."""
         self._require_decision("archive", by)
+        self._require_known(model)
         return _decisions().archive(self.project.releases, model, version, by=by, reason=reason)
 
     def accept_rules(self, model: str, *, by: Person, reason: str) -> "AcceptedRules":
@@ -359,6 +372,8 @@ class Context:
         `NothingToAccept`, `EvidenceGone`, `IdentityNeeded` and `ReadOnly`.
         """
         self._require_decision("accept", by)
+        if partition.partition("..")[0] not in self.project.platform.ledger.newest_verdicts(table):
+            self._require_partition(table, partition)
         return _decisions().accept(self.project, table, partition, by=by, reason=reason)
 
     def _review(
@@ -375,6 +390,18 @@ class Context:
             rules=rules,
             read=read,
         )
+
+    def _require_known(self, model: str) -> None:
+        """Raise `NotFound` with the nearest name for a model that neither the ledger nor a `defs.yaml` knows."""
+        if model not in self.project.platform.ledger.models.models():
+            self.project.declared.pipeline(model)
+
+    def _require_partition(self, table: str, key: str) -> None:
+        """Raise `NotFound` or `LaunchRefused` for a table or a partition that no `defs.yaml` declares."""
+        from ml_assets.context.launch import require_partitions
+
+        self.project.declared.table(table)
+        require_partitions(self.project, table, key)
 
     def _require_decision(self, what: str, by: Person) -> None:
         """Raise `ReadOnly`, or `IdentityNeeded` also for a decision that would change nothing."""

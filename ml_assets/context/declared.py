@@ -61,7 +61,7 @@ class DeclaredComponents:
 
     def pipeline(self, model: str) -> TrainingPipelineSpec:
         """Return the declared model of this name. `NotFound` names the nearest declared name, or all."""
-        return self.find_pipeline(model) or _named("TrainingPipeline", model, self.pipelines())
+        return self.find_pipeline(model) or _named("model", model, self.pipelines())
 
     def find_pipeline(self, model: str) -> TrainingPipelineSpec | None:
         """Return the declared model of this name; None if there is none."""
@@ -80,7 +80,7 @@ class DeclaredComponents:
         if alone := self._find(FeatureTable, name):
             return alone.spec
         return _named(
-            "FeatureTable", name, {one.spec.name: one.spec for one in self._components(FeatureTable)}
+            "feature table", name, {one.spec.name: one.spec for one in self._components(FeatureTable)}
         )
 
     def tables(self) -> dict[str, TableSpec]:
@@ -93,6 +93,13 @@ class DeclaredComponents:
         of_type = TABLES.get(kind)
         alone = self._find(of_type, rest) if of_type else None
         return alone.table if alone else _named("table", name, self.tables())
+
+    def require(self, name: str) -> None:
+        """Raise `NotFound` with the nearest names if neither a model nor a table has this name."""
+        if name.partition("/")[0] in TABLES:
+            self.table(name)
+        else:
+            self.pipeline(name)
 
     @cached_property
     def definitions(self) -> dg.Definitions:

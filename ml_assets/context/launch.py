@@ -80,7 +80,7 @@ def launch(
     """
     if threading.current_thread() is not threading.main_thread():
         raise LaunchRefused("launch in the main thread of a process: Python gives Ctrl-C to no other thread")
-    spec = _model_named(project, target, partitions)
+    spec = model_named(project, target, partitions)
     is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
     if spec is None or is_study:
         if resources is not None and spec is None:
@@ -102,7 +102,7 @@ def launch(
     return materialize(project, keys, partition=first, last=last, tags=tags, on_progress=on_progress)
 
 
-def _model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:
+def model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:
     """Return the spec of the model that `target` names, itself or its study; None if it names a table.
 
     Raises `LaunchRefused` or `NotFound` for anything else.
@@ -175,6 +175,13 @@ def typed_range(
     if dots and last < first:
         raise LaunchRefused(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
     return first, last if dots else None
+
+
+def require_partitions(project: Project, table: str, typed: str) -> None:
+    """Raise `LaunchRefused` if `typed`, a key or a range, is not one of a declared table with partitions."""
+    key = dg.AssetKey(table.split("/"))
+    if (partitions := project.defs_of(table).resolve_asset_graph().get(key).partitions_def) is not None:
+        typed_range(table, partitions, typed)
 
 
 def _require_key(name: str, keys: Sequence[str], key: str) -> None:

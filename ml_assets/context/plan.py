@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
+from ml_assets.components.behind import TABLES
+from ml_assets.components.feature_table import is_online
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, SETTINGS_DIGEST
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.context.errors import LaunchRefused
-from ml_assets.context.launch import typed_range
+from ml_assets.context.launch import model_named, typed_range
 from ml_assets.context.project import Project
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTable
@@ -157,6 +159,44 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         initial_fault=initial_fault,
         champion_has_seen=champion_has_seen(spec, project.platform, window),
     )
+
+
+def missing_behind(project: Project, target: str, partitions: str | None) -> list[tuple[str, str | None]]:
+    """Return tables and partitions, as `launch` takes them, that `target` reads and that are missing: in the order to
+    build them.
+
+    `target` is a model, its study or a table. Raises `NotFound`, and `LaunchRefused` for another asset.
+    """
+    spec = model_named(project, target, partitions)
+    if spec is not None:
+        to_build = plan_of(project, spec.name, partitions or "").to_build
+    elif target.partition("/")[0] not in TABLES or is_online(dg.AssetKey(target.split("/"))):
+        raise LaunchRefused(
+            f"--with-missing builds what a model, its study or a table reads, and {target} is another asset: leave the "
+            "option out"
+        )
+    else:
+        defs = project.defs_of(target)
+        definition = _partitions_of(defs, target)
+        first, last = typed_range(target, definition, partitions)
+        keys = [UNPARTITIONED]
+        if definition is not None and first is not None:
+            keys = [key for key in definition.get_partition_keys() if first <= key <= (last or first)]
+        found = validate_window(
+            project.reader(), project.platform.ledger, declared_tables(defs), target, keys
+        )
+        to_build = {
+            name: _spans(missing, _partitions_of(defs, name))
+            for name, missing in found.to_build.items()
+            if name != target
+        }
+    return [
+        (name, one) for name, spans in to_build.items() for one in [span.typed for span in spans] or [None]
+    ]
+
+
+def _partitions_of(defs: dg.Definitions, table: str) -> dg.PartitionsDefinition | None:
+    return defs.resolve_asset_graph().get(dg.AssetKey(table.split("/"))).partitions_def
 
 
 def _is_evaluated(project: Project, spec: TrainingPipelineSpec, partition: str) -> bool:

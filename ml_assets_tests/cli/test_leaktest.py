@@ -49,6 +49,15 @@ def test_honest_features_pass_and_what_counts_as_known_is_printed(filled_termina
     assert "assumed always known: datasets/sales: " in said.out
 
 
+def test_an_empty_home_is_told_the_command_that_fills_it(terminal: Terminal) -> None:
+    said = terminal("leaktest", TABLE)
+    assert said.status == 1
+    assert re.search(
+        rf"no partition of {TABLE} yet\. Build some: ml-assets launch {TABLE} [\d-]+\.\.[\d-]+ --with-missing$",
+        said.err.strip(),
+    )
+
+
 def test_a_lookback_too_short_is_named_with_column_day_and_values(
     filled_terminal: Terminal, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -37,7 +37,10 @@ def test_a_command_that_cannot_be_is_refused_in_a_line(
         (("digest", "--day", "9999-12-31"), "--day 9999-12-31 is in the future"),
         (("history", "m", "--at", "0001-01-01T00:00:00+05:00"), "is not a time"),
         (("history", "m", "--at", "9999-12-31"), "is in the future"),
-        (("archive", "m", "9" * 20, "--reason", "old"), "m has no version with a number that long"),
+        (
+            ("archive", "tiny_text", "9" * 20, "--reason", "old"),
+            "tiny_text has no version with a number that long",
+        ),
     ],
 )
 def test_a_value_beyond_all_data_is_refused_in_a_line(

@@ -79,7 +79,7 @@ def test_asking_an_empty_home_creates_no_store(terminal: Terminal) -> None:
         (("sales_features", "store=store_03"), "product not given: an entity of features/sales_features"),
         (("sales_features", "stor=store_03"), "did you mean 'store'"),
         (("flight_departures", "carrier=UA"), "declares no `online`"),
-        (("sales_featuers", "store=store_03"), "no FeatureTable is named 'sales_featuers'"),
+        (("sales_featuers", "store=store_03"), "no feature table is named 'sales_featuers'"),
     ],
 )
 def test_a_wrong_entity_or_table_is_named(terminal: Terminal, typed: tuple[str, ...], why: str) -> None:

@@ -17,10 +17,13 @@ from dagster.components.core.component_tree_state import PLUGIN_COMPONENT_TYPES_
 from syrupy.assertion import SnapshotAssertion
 
 from ml_assets.assembly import build_defs
-from ml_assets.components.declarations import require_consistent
+from ml_assets.components.behind import declared_as
+from ml_assets.components.declarations import DeclarationRefused, require_consistent
+from ml_assets.components.training_pipeline import STAGES
 from ml_assets.dagster_host.defs_folder import PipelineTree
-from ml_assets.definitions import loading
+from ml_assets.definitions import load, loading
 from ml_assets_tests.components.scaffolded_project import project_of_shops, scaffold
+from resources.settings import Settings
 
 HEAVY = (
     "torch",
@@ -78,6 +81,22 @@ def test_a_plan_imports_no_library_that_only_a_run_needs(tmp_path: Path) -> None
     assert "It would refuse" in done.stdout, done.stderr
     assert [name for name in HEAVY if name in imported] == []
     assert "structlog" not in imported, "a plan of a new partition opens Dagster's storage"
+
+
+def test_dagster_loads_only_what_the_setting_names_and_the_tables_behind() -> None:
+    """Pipelines that nobody built are noise in the first look at the pages."""
+    loaded = load(Settings(), only=("store_demand",))
+    keys = {key.to_user_string() for key in loaded.resolve_asset_graph().get_all_asset_keys()}
+    tables = {declared_as(key) for key in keys if key.startswith(("datasets/", "features/"))}
+    assert tables == {"datasets/sales", "features/sales_features"}
+    assert {f"store_demand/{stage}" for stage in STAGES} <= keys
+    assert not any(key.startswith("flight_") for key in keys)
+    dg.Definitions.validate_loadable(loaded)
+
+
+def test_a_name_that_is_not_declared_is_refused_with_the_setting() -> None:
+    with pytest.raises(DeclarationRefused, match="ML_ASSETS_ONLY is store_demands: "):
+        load(Settings(), only=("store_demands",))
 
 
 def test_dagsters_page_of_components_lists_the_three(defs: dg.Definitions) -> None:

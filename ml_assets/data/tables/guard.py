@@ -330,7 +330,10 @@ class InputsRefused(BuildRefused):
         others = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
         wanted = "; ".join(f"{table}: {name_some(keys, _KEYS_NAMED)}" for table, keys in self.missing.items())
         help_missing = (
-            f" The sensor build_missing_upstream requests the missing partitions: {wanted}." if wanted else ""
+            f" Missing: {wanted}. The sensor build_missing_upstream requests them, or, in a terminal, ml-assets launch "
+            "with --with-missing."
+            if wanted
+            else ""
         )
         super().__init__(
             f"{who} refuses to build on unusable inputs: {named}{others}.{help_missing} Fix the source of a "

@@ -51,7 +51,7 @@ def test_a_version_is_shown_with_its_evaluation_and_card(reader: Context) -> Non
     assert shown.evaluation.status == "blessed"
     assert shown.evaluation.bundle_digest == shown.registered.bundle_digest
     assert shown.card().to_markdown().startswith("# ")
-    with pytest.raises(NotFound, match="no TrainingPipeline is named 'nobody'"):
+    with pytest.raises(NotFound, match="no model is named 'nobody'"):
         reader.show("nobody")
 
 

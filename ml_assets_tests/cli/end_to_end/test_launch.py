@@ -72,6 +72,17 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "ml-assets promote store_demand 1 --reason" in trained.out
 
 
+def test_what_is_missing_upstream_is_built_first_if_asked(terminal: Terminal) -> None:
+    typed = ("launch", "features/sales_features", "2023-02-06")
+    refused = terminal(*typed)
+    assert refused.status == 1
+    assert "with --with-missing" in refused.err
+    said = terminal(*typed, "--with-missing")
+    assert said.status == 0, said.err
+    built = [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line]
+    assert built == ["datasets/sales 2023-01-09..2023-02-06", "features/sales_features 2023-02-06"]
+
+
 def test_the_author_of_a_launch_in_a_terminal_is_the_person(trained: Said, filled_terminal: Terminal) -> None:
     """A run in Dagster's pages has only the name of its process."""
     log = Platform(Settings.model_validate({"home": filled_terminal.home})).ledger.models
@@ -197,7 +208,7 @@ def test_a_report_of_an_earlier_form_is_named_with_the_remedy(
         (("store_demand", "7"), "store_demand has no version 7; it has 1 (1.0.0)"),
         (
             ("store_deman",),
-            "no TrainingPipeline is named 'store_deman': did you mean 'store_demand'?",
+            "no model is named 'store_deman': did you mean 'store_demand'?",
         ),
         (("flight_delay",), "flight_delay has no registered version yet. To make one: ml-assets launch"),
     ],
@@ -528,7 +539,7 @@ def test_demoting_leaves_nothing_in_production_and_stands_in_the_log(
         (("store_demand", "7", "--reason", "why not"), "has no version 7; it has 1 (1.0.0)"),
         (
             ("store_deman", "--reason", "why not"),
-            "no TrainingPipeline is named 'store_deman': did you mean 'store_demand'?",
+            "no model is named 'store_deman': did you mean 'store_demand'?",
         ),
     ],
 )

@@ -199,7 +199,7 @@ def test_a_past_week_does_not_take_values_of_a_study_that_saw_it(
 @pytest.mark.parametrize(
     ("model", "partition", "said"),
     [
-        ("store_deman", WEEK, "no TrainingPipeline is named 'store_deman': did you mean 'store_demand'?"),
+        ("store_deman", WEEK, "no model is named 'store_deman': did you mean 'store_demand'?"),
         ("store_demand", "2024-01-02", "only 2024-01-01 to 2024-06-24; the partition before it is '2024-01-01'"),
         ("store_demand", "yesterday", "no partition 'yesterday', which is not a date: write YYYY-MM-DD"),
         ("store_demand", "2012-13-45", "no partition '2012-13-45', which is not a date: write YYYY-MM-DD"),

@@ -1,0 +1,132 @@
+"""Mistakes of a new user at the command line: each is one line with the remedy, and exit status 1 or 2."""
+
+import re
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from ml_assets_tests.cli.terminal import Terminal
+
+DAY, WEEK = "2013-12-31", "2024-01-01"
+FLIGHTS = "datasets/flights"
+REASON = ("--reason", "it looks right")
+NO_MODEL = "no model is named 'store_deman': did you mean 'store_demand'?"
+NO_TABLE = "no table is named 'datasets/flighs': did you mean 'datasets/flights'?"
+
+
+@pytest.fixture
+def busy() -> Iterator[str]:
+    """A port that another program uses."""
+    with socket.socket() as other:
+        other.bind(("127.0.0.1", 0))
+        other.listen()
+        yield str(other.getsockname()[1])
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        # Names of models and tables
+        (("plan", "store_deman", WEEK), NO_MODEL),
+        (("plan", FLIGHTS, DAY), f"no model is named '{FLIGHTS}'; there are: "),
+        (("card", "store_deman"), NO_MODEL),
+        (("history", "store_deman"), NO_MODEL),
+        (("canary", "store_deman"), NO_MODEL),
+        (("diff", "store_deman", "1", "2"), NO_MODEL),
+        (("approve", "store_deman", "1", *REASON), NO_MODEL),
+        (("reject", "store_deman", "1", *REASON), NO_MODEL),
+        (("promote", "store_deman", *REASON), NO_MODEL),
+        (("rollback", "store_deman", *REASON), NO_MODEL),
+        (("demote", "store_deman", *REASON), NO_MODEL),
+        (("archive", "store_deman", "1", *REASON), NO_MODEL),
+        (("rules", "accept", "store_deman", *REASON), NO_MODEL),
+        (("serve", "store_deman"), NO_MODEL),
+        (("ui", "--only", "store_deman"), NO_MODEL),
+        (
+            ("launch", "store_deman", WEEK, "--with-missing"),
+            "no model or table is named 'store_deman': did you mean",
+        ),
+        (
+            ("launch", "flights", DAY),
+            "'flights' is a table: give its folder, too: ml-assets launch datasets/flights",
+        ),
+        (("ui", "--only", "datasets/flighs"), NO_TABLE),
+        (("accept", "datasets/flighs", DAY, *REASON), NO_TABLE),
+        (("quarantine", "show", "datasets/flighs"), NO_TABLE),
+        (("leaktest", "features/sales_featuers"), "no feature table is named 'sales_featuers': did you mean"),
+        # Dates
+        (
+            ("launch", FLIGHTS, "2013-13-01"),
+            "which is not a date: write YYYY-MM-DD, from 2013-01-01 to 2013-12-31",
+        ),
+        (("launch", FLIGHTS, "2013-1-1"), "which is not a date: write YYYY-MM-DD"),
+        (("launch", FLIGHTS, "31.12.2013"), "which is not a date: write YYYY-MM-DD"),
+        (("launch", FLIGHTS, "2013-01-05..2013-01-01"), "ends before it begins: write FIRST..LAST"),
+        (("launch", FLIGHTS, "2013-01-01.."), "which is not a date"),
+        (("launch", FLIGHTS), "name a partition, or a range FIRST..LAST"),
+        (("launch", "datasets/airlines", DAY), f"has no partitions: leave out '{DAY}'"),
+        (("launch", "flight_delay", "2014-12-31"), "only 2013-12-03 to 2013-12-31"),
+        (("launch", FLIGHTS, "2013-13-01", "--with-missing"), "which is not a date: write YYYY-MM-DD"),
+        (("plan", "flight_delay", "2013-12-30..2013-12-31"), "a plan is for one partition of a model"),
+        (("accept", FLIGHTS, "2013-13-01", *REASON), "which is not a date: write YYYY-MM-DD"),
+        (("accept", FLIGHTS, DAY, *REASON), f"has no verdict for {DAY}: materialize that partition first"),
+        # What is not there yet, or cannot be asked for
+        (
+            ("card", "store_demand"),
+            "has no registered version yet. To make one: ml-assets launch store_demand DATE",
+        ),
+        (("promote", "store_demand"), "a promotion needs a reason for the log: add --reason '…'"),
+        (("launch", "store_demand/evaluation", WEEK), f"ml-assets launch store_demand {WEEK}"),
+        (
+            ("launch", "flight_delay/predictions", DAY, "--with-missing"),
+            "is another asset: leave the option out",
+        ),
+        (
+            ("verify", "nowhere", "--key", "nowhere.pem"),
+            "the public key nowhere.pem cannot be read: No such file",
+        ),
+        (("dossier", "keygen", "/proc/none/keys"), "cannot write /proc/none/keys"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_remedy(terminal: Terminal, typed: tuple[str, ...], said: str) -> None:
+    refused = terminal(*typed)
+    assert refused.status == 1
+    assert refused.err.startswith("Error: ")
+    assert refused.err.count("\n") == 1, refused.err
+    assert said in refused.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("plan", "store_demand"), "Missing argument 'PARTITION'"),
+        (("accept", FLIGHTS), "Missing argument 'PARTITION'"),
+        (("source", "show", FLIGHTS), "no command 'source show'; there are: check, dead-letters, preview"),
+        (("gc", "--delet"), "Did you mean"),
+        (("demo", "--port", "3"), "No such option '--port'"),
+        (("ui", "--port", "abc"), "'abc' is not a valid integer"),
+        (("drill", "explode"), "'explode' is not one of 'kill-rank'"),
+        (("leaktest", "features/sales_features", "--first", "2013-13-01"), "does not match the format"),
+    ],
+)
+def test_a_mistake_in_the_usage_is_status_2(terminal: Terminal, typed: tuple[str, ...], said: str) -> None:
+    refused = terminal(*typed)
+    assert refused.status == 2
+    assert said in refused.err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("typed", [("ui",), ("review",), ("serve", "store_demand")])
+def test_a_port_in_use_is_named_with_the_option(
+    terminal: Terminal, busy: str, typed: tuple[str, ...]
+) -> None:
+    refused = terminal(*typed, "--port", busy)
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1, refused.err
+    assert re.search(rf"{busy}\b.*Address already in use.* --port$", refused.err.strip())
+    assert not refused.out
+
+
+def test_an_empty_quarantine_is_said(terminal: Terminal) -> None:
+    said = terminal("quarantine", "show", FLIGHTS)
+    assert (said.status, said.out) == (0, f"No row of {FLIGHTS} is in quarantine.\n")
