@@ -95,11 +95,23 @@ def _launch(context: "Context", target: str, partitions: str | None, resources: 
             say(f"  {key.to_user_string()}: {', '.join(shown)}")
         if "naive" in facts:
             say(f"    naive: {facts['naive']}")
+        if facts.get("decision") == "undecided":
+            _say_doubts(context, key.path[0], finished.run_id)
     for key, text in finished.observed.items():
         say(f"  {key.to_user_string()}: {text}")
     for report in {one["report_file"]: None for one in finished.metadata.values() if "report_file" in one}:
         say(f"  report {report}")
     say(f"  run {context.project.settings.ui_url}/runs/{finished.run_id}")
+
+
+def _say_doubts(context: "Context", model: str, run_id: str) -> None:
+    """Print each rule that is undecided: what it asks, what was measured, with its range, and what would pass."""
+    evaluations = context.project.platform.ledger.models.evaluations(model)
+    for rule in (rule for one in evaluations if one.run_id == run_id for rule in one.rules):
+        if rule.result == "undecided":
+            say(
+                f"    undecided on {rule.slice}: {rule.found}; asked: {rule.asks}; would pass: {rule.would_pass}"
+            )
 
 
 def _short(value: object) -> str:

@@ -3,6 +3,8 @@
 import functools
 import json
 import os
+import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,6 +83,18 @@ def test_what_is_missing_upstream_is_built_first_if_asked(terminal: Terminal) ->
     assert said.status == 0, said.err
     built = [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line]
     assert built == ["datasets/sales 2023-01-09..2023-02-06", "features/sales_features 2023-02-06"]
+
+
+def test_an_undecided_model_says_what_was_asked_and_measured(
+    filled_terminal: Terminal, tmp_path: Path, redeclared: Callable[..., None]
+) -> None:
+    redeclared(evaluation=lambda one: one.model_copy(update={"min_blocks": 250}))
+    apart = Terminal(shutil.copytree(filled_terminal.home, tmp_path / "home"))
+    said = apart("launch", "store_demand", WEEK)
+    assert said.status == 0, said.err
+    assert "decision undecided" in said.out
+    (doubt, *_) = [line for line in said.out.splitlines() if line.startswith("    undecided on all rows: ")]
+    assert re.search(r"at least 250 are needed; asked: \w+ .+; would pass: .+", doubt), doubt
 
 
 def test_the_author_of_a_launch_in_a_terminal_is_the_person(trained: Said, filled_terminal: Terminal) -> None:
