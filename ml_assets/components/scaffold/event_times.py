@@ -58,7 +58,8 @@ _TIMES = (
     " %I:%M:%S %p",
 )
 _OFFSETS = ("", "%#z")
-_FORMS = (*_DAYS, *_MONTHS, *("".join(parts) for parts in product(_DAYS, _TIMES, _OFFSETS)))
+_ENDS = ["".join(parts) for parts in product(_TIMES, _OFFSETS)]
+"""Forms of what may follow a day."""
 _FEW = 20
 """Different dates below which another column of dates is more likely the event time."""
 _MOSTLY = 0.7
@@ -180,7 +181,23 @@ def _forms_of(column: pl.Series, wanted: str) -> list[str]:
     if texts.null_count() > len(texts) // 2:
         return []
     some = texts.drop_nulls().unique(maintain_order=True)
-    return _distinct([form for form in ([wanted] if wanted else _FORMS) if _fits(some, form)], some)
+    forms = [wanted] if wanted or some.is_empty() else _forms_like(some[0])
+    return _distinct([form for form in forms if form and _fits(some, form)], some)
+
+
+def _forms_like(text: str) -> list[str]:
+    """Return the forms of which `text` has the day. A table may have thousands of columns, and most hold no dates."""
+    days = [day for day in _DAYS if _beginning(day).match(text)]
+    months = [month for month in _MONTHS if _beginning(month).match(text)]
+    return [*days, *months, *(day + end for day in days for end in _ENDS)]
+
+
+@lru_cache(maxsize=1000)
+def _beginning(form: str) -> re.Pattern[str]:
+    # Eight digits may be a number: only years that a table has.
+    return re.compile(
+        time_format(form).expression.removesuffix("$") if form != "%Y%m%d" else r"^(19|20)\d{6}"
+    )
 
 
 def _distinct(forms: Sequence[str], some: pl.Series) -> list[str]:
@@ -192,10 +209,9 @@ def _distinct(forms: Sequence[str], some: pl.Series) -> list[str]:
 
 
 def _fits(some: pl.Series, form: str) -> bool:
-    expression = _compiled(form)
-    if not all(expression.match(text) for text in some.head(3)):
+    if form.startswith("%Y%m%d") and not all(map(_beginning("%Y%m%d").match, some.head(3))):
         return False
-    return _dates(some, form).null_count() == 0
+    return _dates(some.head(3), form).null_count() == 0 and _dates(some, form).null_count() == 0
 
 
 def _unlikeliness(column: pl.Series, time: TimeColumn) -> int:
@@ -209,24 +225,14 @@ def _dates(texts: pl.Series, form: str) -> pl.Series:
     return time_format(form).read(texts).local
 
 
-@lru_cache(maxsize=1000)
-def _compiled(form: str) -> re.Pattern[str]:
-    expression = time_format(form).expression
-    # Eight digits may be a number: only years that a table has.
-    return re.compile(expression if form != "%Y%m%d" else r"^(19|20)\d{6}$")
-
-
 def _refuse_a_bad_date(rows: FileRows, column: pl.Series, title: str, wanted: str, share: float) -> None:
     """Raise `CsvRefused` for the first value that is not a date if more than `share` of the column's values are."""
     texts = present(column)
     some = texts.drop_nulls().head(1000)
     if some.is_empty():
         return
-    forms = (
-        [wanted]
-        if wanted
-        else [form for form in _FORMS if any(_compiled(form).match(one) for one in some.head(20))]
-    )
+    found = {form: None for text in some.head(20) for form in _forms_like(text)}
+    forms = [wanted] if wanted else list(found)
     read = {form: 1 - _dates(some, form).null_count() / len(some) for form in forms}
     best = max(read, key=lambda form: read[form], default="")
     if not best or read[best] <= share:
