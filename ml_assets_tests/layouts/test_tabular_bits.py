@@ -1,0 +1,35 @@
+"""The default network for tables, trained by the engine: the same bits on any number of ranks."""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import load_file
+
+from ml_assets.data.snapshots.split_reader import Snapshot
+from ml_assets_tests.layouts.layout_jobs import train
+from ml_assets_tests.training.small_jobs import small_job
+from resources.job.job import TrainingJob
+from resources.job.training_settings import AverageSettings
+
+
+def tabular_job(snapshot: Snapshot, workers: int) -> TrainingJob:
+    settings: dict[str, Any] = {"epochs": 2, "global_batch": 52, "lanes": 4, "workers": workers}
+    return small_job(
+        snapshot,
+        model="ml_assets.model.tabular.tabular",
+        determinism="bitwise",
+        average=AverageSettings(decay=0.9),
+        **settings,
+    )
+
+
+def test_its_weights_are_the_same_bits_on_any_number_of_ranks(snapshot: Snapshot, tmp_path: Path) -> None:
+    """With dropout, members and an average of the weights."""
+    weights = [
+        load_file(train(tabular_job(snapshot, workers), tmp_path / str(workers)).result.weights)
+        for workers in (1, 2, 3)
+    ]
+    for other in weights[1:]:
+        assert other.keys() == weights[0].keys()
+        assert all(torch.equal(other[name], value) for name, value in weights[0].items())
