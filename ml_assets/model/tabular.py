@@ -104,8 +104,14 @@ class Tabular(nn.Module):
         for weight, bias in zip(self.weights, self.biases, strict=True):
             hidden = torch.baddbmm(bias, self._dropped(functional.relu(hidden)), weight)
         answer = (hidden + self._by_member(effects)) * self.spread + self.level
+        if answer.requires_grad:
+            # A squared error's gradient grows with the unit of the label, twice, and the loop would clip each step.
+            answer.register_hook(self._without_unit)
         answer = answer.squeeze(2) if self.outputs == 1 else answer
         return answer if self.training else answer.mean(dim=0)
+
+    def _without_unit(self, gradient: torch.Tensor) -> torch.Tensor:
+        return gradient / self.spread**2
 
     def _by_member(self, values: torch.Tensor) -> torch.Tensor:
         """Turn `[B, members · n]` into `[members, B, n]`."""
@@ -118,9 +124,9 @@ class Tabular(nn.Module):
 def tabular(
     inputs: InputSpec,
     *,
-    members: int = 16,
-    width: int = 32,
-    layers: int = 2,
+    members: int = 8,
+    width: int = 64,
+    layers: int = 3,
     embedding: int = 8,
     dropout: float = 0.1,
 ) -> Tabular:

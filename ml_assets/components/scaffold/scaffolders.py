@@ -292,7 +292,7 @@ def first_training(rows: int) -> dict[str, Any]:
         "epochs": epochs,
         "patience": max(5, epochs // 5),
         "global_batch": batch,
-        "learning_rate": 0.005,
+        "learning_rate": 0.003,
         "weight_decay": 0.1,
         "average": {"decay": 0.99},
         "workers": 1 if is_small else 2,

@@ -90,6 +90,7 @@ def test_an_undecided_model_says_what_was_asked_and_measured(
 ) -> None:
     redeclared(evaluation=lambda one: one.model_copy(update={"min_blocks": 250}))
     apart = Terminal(shutil.copytree(filled_terminal.home, tmp_path / "home"))
+    apart("home", "move")  # another test may have trained in that home
     said = apart("launch", "store_demand", WEEK)
     assert said.status == 0, said.err
     assert "decision undecided" in said.out
