@@ -74,9 +74,8 @@ class Tabular(nn.Module):
         self.first = nn.Linear(read, members * width)
         nn.init.normal_(self.first.weight, std=1 / math.sqrt(max(read, 1)))
         nn.init.zeros_(self.first.bias)
-        with (
-            torch.no_grad()
-        ):  # a number that no training row lacks trains nothing here, so it begins without effect
+        # Weights of a flag that no training row sets are not trained, so they begin without effect.
+        with torch.no_grad():
             self.first.weight[:, len(pieces) + numbers : len(pieces) + 2 * numbers] = 0
         self.weights, self.biases = nn.ParameterList(), nn.ParameterList()
         for _ in range(layers - 1):

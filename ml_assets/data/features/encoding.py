@@ -19,7 +19,7 @@ import polars as pl
 from numpy.typing import NDArray
 
 from ml_assets.data.features.categories import NotACategory, category_texts
-from ml_assets.data.features.sorted_runs import VALUE, kths, median
+from ml_assets.data.features.sorted_runs import VALUE, median_and_ends
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 
 ROWS = "rows"
@@ -290,7 +290,7 @@ def fit_numeric(name: str, dtype: pl.DataType, rows: int, runs: Sequence[NDArray
             "infinite",
             name,
         )
-    fill = median(runs)
+    fill, ends = median_and_ends(runs, _PIECES)
     # Distances from the median, in units of the largest distance: no square underflows or overflows.
     largest = max(most - fill, fill - least)
     if math.isinf(largest) or math.isinf(fill):
@@ -302,9 +302,7 @@ def fit_numeric(name: str, dtype: pl.DataType, rows: int, runs: Sequence[NDArray
         )
     if largest <= _rounding(dtype) * max(abs(least), abs(most)):
         return NumericState(name=name, fill=fill, mean=fill, scale=1.0)
-    last = sum(len(run) for run in runs) - 1
-    places = [round(part * last / _PIECES) for part in range(_PIECES + 1)]
-    quantiles = tuple(np.unique(kths(runs, places)).astype(np.float64).tolist())
+    quantiles = tuple(np.unique(ends).astype(np.float64).tolist())
     sums = [_sums(run, fill, largest) for run in runs]
     # A missing value is filled, so its distance is 0. The mean of the distances is at most one standard deviation, so
     # the difference of squares loses no digits.

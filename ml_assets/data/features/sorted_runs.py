@@ -30,13 +30,20 @@ MOST_NUMBERS_AT_ONCE = 4_000_000
 def median(runs: Sequence[NDArray[Any]]) -> float:
     """Return the median of all values of sorted runs of the same dtype, float64; the mean of both middle values if
     their number is even. Raises `ValueError` without values."""
+    return median_and_ends(runs, 1)[0]
+
+
+def median_and_ends(runs: Sequence[NDArray[Any]], parts: int) -> tuple[float, NDArray[Any]]:
+    """Return the `median`, and the `parts` + 1 values that begin or end equal parts of all values, from the least to
+    the greatest; found together, because each search reads all runs."""
     values = sum(len(run) for run in runs)
     if not values:
         raise ValueError("no values have no median")
-    lower, upper = (values - 1) // 2, values // 2
-    middle = kths(runs, sorted({lower, upper})).astype(np.float64)
+    ends = [round(part * (values - 1) / parts) for part in range(parts + 1)]
+    middle = sorted({(values - 1) // 2, values // 2})
+    found = kths(runs, [*middle, *ends])
     with np.errstate(over="ignore"):
-        return float(np.mean(middle))
+        return float(np.mean(found[: len(middle)].astype(np.float64))), found[len(middle) :]
 
 
 def kths(
