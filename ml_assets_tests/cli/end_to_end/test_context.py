@@ -118,7 +118,7 @@ def test_a_person_promotes_demotes_and_the_history_has_it(context: Context, read
     assert isinstance(promoted, Promotion)
     assert isinstance(demoted, Demotion)
     assert (promoted.reason, demoted.reason) == ("first", "back")
-    with pytest.raises(NotFound, match="no model is named .nobody.; there are: .*store_demand"):
+    with pytest.raises(NotFound, match=r"no model is named .nobody.; there are: .*store_demand"):
         reader.history("nobody")
 
 
