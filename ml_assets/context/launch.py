@@ -93,11 +93,10 @@ def launch(
     if spec is not None:
         # Refuse wrong resources now, not after the snapshot.
         spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
-    first, last = typed_range(
-        target, project.defs_of(target).resolve_asset_graph().get(keys[0]).partitions_def, partitions
-    )
-    if last is not None and len(keys) > 1:
-        raise LaunchRefused(f"a launch trains a model for one partition: ml-assets launch {target} {last}")
+    known = project.defs_of(target).resolve_asset_graph().get(keys[0]).partitions_def
+    if len(keys) > 1:
+        require_one_partition(target, known, partitions)
+    first, last = typed_range(target, known, partitions)
     tags = {RESOURCES: resources} if resources is not None else {}
     return materialize(project, keys, partition=first, last=last, tags=tags, on_progress=on_progress)
 
@@ -175,6 +174,14 @@ def typed_range(
     if dots and last < first:
         raise LaunchRefused(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
     return first, last if dots else None
+
+
+def require_one_partition(model: str, partitions: dg.PartitionsDefinition | None, typed: str | None) -> None:
+    """Raise `LaunchRefused`, with the newest partition, if `typed` is not one partition of a model."""
+    first, last = typed_range(model, partitions, typed) if typed else (None, None)
+    if partitions is not None and (first is None or last is not None):
+        newest = last or partitions.get_last_partition_key()
+        raise LaunchRefused(f"{model} is trained for one partition: ml-assets launch {model} {newest}")
 
 
 def require_partitions(project: Project, table: str, typed: str) -> None:

@@ -16,7 +16,7 @@ from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, SETTINGS_D
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.context.errors import LaunchRefused
-from ml_assets.context.launch import model_named, typed_range
+from ml_assets.context.launch import model_named, require_one_partition, typed_range
 from ml_assets.context.project import Project
 from ml_assets.data.tables.cadence import UNPARTITIONED
 from ml_assets.data.tables.declared import DeclaredTable
@@ -114,8 +114,7 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
     defs = project.defs_of(model)
     graph = defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
-    if typed_range(model, definition, partition)[1] is not None:
-        raise LaunchRefused(f"a plan is for one partition of a model, not for {partition}")
+    require_one_partition(model, definition, partition)
     reader = project.reader()
     table = spec.features.table
     parents = graph.get_parents_partitions(stage_key(spec, "training_set"), partition).parent_partitions

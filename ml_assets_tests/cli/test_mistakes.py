@@ -9,6 +9,7 @@ import pytest
 from ml_assets_tests.cli.terminal import Terminal
 
 DAY, WEEK = "2013-12-31", "2024-01-01"
+ONE_PARTITION = f"flight_delay is trained for one partition: ml-assets launch flight_delay {DAY}"
 FLIGHTS = "datasets/flights"
 REASON = ("--reason", "it looks right")
 NO_MODEL = "no model is named 'store_deman': did you mean 'store_demand'?"
@@ -65,10 +66,12 @@ def busy() -> Iterator[str]:
         (("launch", FLIGHTS, "2013-01-05..2013-01-01"), "ends before it begins: write FIRST..LAST"),
         (("launch", FLIGHTS, "2013-01-01.."), "which is not a date"),
         (("launch", FLIGHTS), "name a partition, or a range FIRST..LAST"),
+        (("launch", "flight_delay"), ONE_PARTITION),
+        (("launch", "flight_delay", "--with-missing"), ONE_PARTITION),
         (("launch", "datasets/airlines", DAY), f"has no partitions: leave out '{DAY}'"),
         (("launch", "flight_delay", "2014-12-31"), "only 2013-12-03 to 2013-12-31"),
         (("launch", FLIGHTS, "2013-13-01", "--with-missing"), "which is not a date: write YYYY-MM-DD"),
-        (("plan", "flight_delay", "2013-12-30..2013-12-31"), "a plan is for one partition of a model"),
+        (("plan", "flight_delay", "2013-12-30..2013-12-31"), ONE_PARTITION),
         (("accept", FLIGHTS, "2013-13-01", *REASON), "which is not a date: write YYYY-MM-DD"),
         (("accept", FLIGHTS, DAY, *REASON), f"has no verdict for {DAY}: materialize that partition first"),
         # What is not there yet, or cannot be asked for

@@ -590,7 +590,7 @@ def test_promotions_that_cannot_be_are_refused_in_a_sentence(
         (
             "store_demand",
             f"{WEEK}..2024-01-08",
-            "for one partition: ml-assets launch store_demand 2024-01-08",
+            "is trained for one partition: ml-assets launch store_demand 2024-01-08",
         ),
     ],
 )

@@ -203,7 +203,7 @@ def test_a_past_week_does_not_take_values_of_a_study_that_saw_it(
         ("store_demand", "2024-01-02", "only 2024-01-01 to 2024-06-24; the partition before it is '2024-01-01'"),
         ("store_demand", "yesterday", "no partition 'yesterday', which is not a date: write YYYY-MM-DD"),
         ("store_demand", "2012-13-45", "no partition '2012-13-45', which is not a date: write YYYY-MM-DD"),
-        ("store_demand", "2024-01-01..2024-01-08", "a plan is for one partition"),
+        ("store_demand", "2024-01-01..2024-01-08", "is trained for one partition"),
     ],
 )  # fmt: skip
 def test_what_does_not_exist_is_refused_with_what_does(
