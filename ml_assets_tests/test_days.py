@@ -50,7 +50,11 @@ def test_intervals_are_disjoint_with_a_gap_between_them(spans: list[Span]) -> No
     assert all((later[0] - earlier[1]).days > 1 for earlier, later in pairwise(found))
 
 
-@given(st.sampled_from(["daily", "weekly", "monthly"]), st.integers(0, 400), st.integers(0, 400))
+@given(
+    st.sampled_from(["daily", "weekly", "monthly", "quarterly", "yearly"]),
+    st.integers(0, 400),
+    st.integers(0, 400),
+)
 def test_a_partition_of_any_cadence_covers_each_of_its_days(kind: str, of_key: int, day: int) -> None:
     """A monthly key as text is the first of its month, and covers all of it."""
     cadence = Cadence(kind, FIRST)  # pyright: ignore[reportArgumentType]

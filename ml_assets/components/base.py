@@ -81,6 +81,16 @@ def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPar
             return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
         case "monthly":
             return dg.MonthlyPartitionsDefinition(start, end_date=end)
+        case "quarterly":
+            return _on_first_days("1,4,7,10", start, end)
+        case "yearly":
+            return _on_first_days("1", start, end)
+
+
+def _on_first_days(months: str, start: str, end: str | None) -> dg.TimeWindowPartitionsDefinition:
+    return dg.TimeWindowPartitionsDefinition(
+        start=start, end=end, fmt="%Y-%m-%d", cron_schedule=f"0 0 1 {months} *"
+    )
 
 
 def lookback_mapping(partitions: int) -> dg.PartitionMapping:

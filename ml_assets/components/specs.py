@@ -248,7 +248,7 @@ class InputSection(Section):
 
     table: str = Field(pattern=r"^(datasets|features)/\w+$")
     """`datasets/<name>` or `features/<name>`."""
-    cadence: Literal["hourly", "daily", "weekly"] | None = None
+    cadence: Literal["hourly", "daily", "weekly", "monthly", "quarterly"] | None = None
     """Cadence of the input, if it is not that of this table. A shorter one, such as `daily` for a weekly table: the
     table reads the days of its partition. A longer one, such as `weekly` for a daily table or `daily` for an hourly
     one: it reads the partition before that of its day, which is over."""

@@ -25,8 +25,8 @@ from ml_assets_tests.components.installation import (
 from ml_assets_tests.components.readings_pipeline import DATASET, MACHINES, READINGS, days
 
 HERE = "ml_assets_tests.components.test_cadences"
-Cadence = Literal["hourly", "daily", "weekly", "monthly"]
-CADENCES: tuple[Cadence, ...] = ("hourly", "daily", "weekly", "monthly")
+Cadence = Literal["hourly", "daily", "weekly", "monthly", "quarterly", "yearly"]
+CADENCES: tuple[Cadence, ...] = ("hourly", "daily", "weekly", "monthly", "quarterly", "yearly")
 WEEKS, MONTHS, TODAY = "features/weeks", "features/months", "features/today"
 PREDICTED_AT = pl.col("partition_date").cast(pl.Datetime("us", "UTC")).alias("predicted_at")
 

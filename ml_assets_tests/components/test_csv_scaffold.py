@@ -166,8 +166,20 @@ CASES = {
         "at,sold",
         [f"01/{3 * (n % 4) + 1:02}/{2000 + n // 4},{n % 4}" for n in range(60)],
         ("at",),
-        cadence="monthly",
+        cadence="quarterly",
         options={"date_format": "%d/%m/%Y"},
+    ),
+    "quarters_by_name": Case(
+        "quarter,sold",
+        [f"{2000 + n // 4}Q{n % 4 + 1},{n % 4}" for n in range(60)],
+        ("quarter",),
+        cadence="quarterly",
+    ),
+    "years": Case(
+        "Year,births,sold",
+        [f"{1940 + n},{2000 + n % 9},{n % 7}" for n in range(70)],
+        ("year",),
+        cadence="yearly",
     ),
     "weeks_with_gaps": Case(
         "week,returned",
@@ -387,7 +399,7 @@ MISTAKES = [
     ("no_format", f"day,sold\n{DATED}", {"date_format": "%Q"}, "--date-format '%Q' has %Q: use %Y"),
     ("zone", f"day,a,sold\n{SOLD}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?"),
     ("cadence", f"day,a,sold\n{SOLD}", {"cadence": "dayly"}, "--cadence dayly: did you mean 'daily'?"),
-    ("hours", f"day,a,sold\n{SOLD}", {"cadence": "hourly"}, "a model is trained by days, weeks or months"),
+    ("hours", f"day,a,sold\n{SOLD}", {"cadence": "hourly"}, "a model is trained by days or longer"),
     (
         "twelve_rows",
         "day,sold\n" + "\n".join(DATED.split()[:12]),

@@ -35,7 +35,11 @@ def test_the_reference_in_git_is_made_from_the_code() -> None:
         ("training-pipeline.md", "on_stale_inputs", ["`warn`, `refuse`", "`warn`"]),
         ("training-pipeline.md", "label", ["text", "required"]),
         ("training-pipeline.md", "gates", ["list: [section](#evaluationgates)", "required"]),
-        ("dataset.md", "cadence", ["`hourly`, `daily`, `weekly`, `monthly`", "required"]),
+        (
+            "dataset.md",
+            "cadence",
+            ["`hourly`, `daily`, `weekly`, `monthly`, `quarterly`, `yearly`", "required"],
+        ),
     ],
 )
 def test_a_key_has_its_values_and_its_default(page: str, key: str, cells: list[str]) -> None:

@@ -89,7 +89,7 @@ _SECONDS = st.one_of(
 @st.composite
 def cases(draw: st.DrawFn, kinds: Sequence[str] = KINDS) -> Case:
     """Return any case of these kinds."""
-    cadence = draw(st.sampled_from(["daily", "daily", "hourly", "weekly", "monthly"]))
+    cadence = draw(st.sampled_from(["daily", "daily", "hourly", "weekly", "monthly", "quarterly", "yearly"]))
     zone = draw(st.sampled_from(ZONES))
     has_dates = cadence != "hourly" and draw(st.booleans())
 

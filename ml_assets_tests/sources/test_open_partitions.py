@@ -101,6 +101,8 @@ class _Noting(PythonReader):
         ("daily", "2024-03-10", "2024-03-11T04:00:00+00:00"),  # clocks are set forward that day
         ("weekly", "2024-03-04", "2024-03-11T04:00:00+00:00"),
         ("monthly", "2024-02-01", "2024-03-01T05:00:00+00:00"),
+        ("quarterly", "2024-01-01", "2024-04-01T04:00:00+00:00"),
+        ("yearly", "2024-01-01", "2025-01-01T05:00:00+00:00"),
     ],
 )
 def test_each_cadence_closes_at_its_end(cadence: str, key: str, closes: str) -> None:

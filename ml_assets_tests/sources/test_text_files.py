@@ -19,7 +19,7 @@ from ml_assets.components.documents import attribute_faults
 from ml_assets.data.sources.file_source import FileReader, FileSource, FileUnreadable, ValueUnreadable
 from ml_assets.data.sources.preview import inferred_contract
 from ml_assets.data.sources.protocol import SourceRefused, SourceTable
-from ml_assets.data.sources.text_values import TextForm, typed
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
 from ml_assets_tests.components.installation import failure_of
 from ml_assets_tests.sources.conftest import Declare
 from ml_assets_tests.sources.landed_sales import reader_of
@@ -201,7 +201,11 @@ def test_a_declared_format_decides_how_a_time_reads(
         ("%Y-%m-%d %I:%M", "half of the day"),
         ("%Y-%m-%d %M", "no hour"),
         ("%H:%M", "does not tell a day"),
-        ("%d/%m/%Y %q", "has %q: use %Y"),
+        ("%d/%m/%Y %Q", "has %Q: use %Y"),
+        ("%d/%m/%Y %q", "does not tell a day"),
+        ("%d %q %Y", "does not tell a day"),
+        ("%Y %H:%M", "does not tell a day"),
+        ("%y", "does not tell a day"),
         ("%Y-%m-%d %H:%M:%S.%3f", "has %3: use %Y"),
         ("%Y-%m-%d%", "has %: use %Y"),
     ],
@@ -243,6 +247,25 @@ def test_a_declared_format_reads_what_strptime_reads(
     )
     expected = datetime.strptime(text, form)  # noqa: DTZ007 - with its own offset, if it has one
     assert found.to_list() == [expected.replace(tzinfo=expected.tzinfo or UTC).astimezone(UTC), None]
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "first"),
+    [
+        ("%YQ%q", "2024Q3", date(2024, 7, 1)),
+        ("Q%q %y", "Q4 68", date(2068, 10, 1)),
+        ("%Y", "1999", date(1999, 1, 1)),
+        ("%Y%q", "20242", date(2024, 4, 1)),
+        ("%YQ%q", "2024Q5", None),
+    ],
+)
+def test_a_quarter_or_a_year_stands_for_its_first_day(form: str, text: str, first: date | None) -> None:
+    read_as = TextForm(formats={"x": form}, time_zone="UTC")
+    if first is None:
+        with pytest.raises(ValueRefused):
+            typed(pl.Series("x", [text]), pl.Date(), read_as)
+    else:
+        assert typed(pl.Series("x", [text]), pl.Date(), read_as).to_list() == [first]
 
 
 @pytest.mark.parametrize("text", ["a\r", "\r", 'a\r,"b"\n2,"c"'])

@@ -12,7 +12,7 @@ from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, KeyRefused
 days = st.dates(date(1990, 1, 1), date(2060, 1, 1))
 cadences = st.builds(
     lambda kind, start, length: Cadence(kind, start, None if length is None else start + timedelta(length)),
-    st.sampled_from(["daily", "weekly", "monthly"]),
+    st.sampled_from(["daily", "weekly", "monthly", "quarterly", "yearly"]),
     days,
     st.none() | st.integers(0, 400),
 )

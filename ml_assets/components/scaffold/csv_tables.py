@@ -10,29 +10,30 @@ from dataclasses import dataclass, field, replace
 from datetime import date
 from keyword import iskeyword
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
-from ml_assets.components.scaffold.event_times import TimeColumn, cadence_of, moments_of, time_columns
+from ml_assets.components.scaffold.event_times import TimeColumn, moments_of, time_columns, unit_of
 from ml_assets.components.scaffold.labels import Label, label_of
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
+from ml_assets.components.scaffold.units import UNITS, PartitionUnit, coarser, finer
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
-from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.cadence import OF_MONTHS, Cadence
 from ml_assets.data.validation.column_types import NUMERIC, type_name
 from ml_assets.foundation.sections import TimeZone
 from resources.words import did_you_mean, name_some
 
 LEAST_PARTITIONS = 20
-"""Days, weeks or months with rows below which the splits of a first model would be too small to measure anything."""
-_OF_PAST = re.compile(r"(.+)_(last|change|mean|season|[0-9]+(?:d|w|mo)?)")
+"""Partitions with rows below which the splits of a first model would be too small to measure anything."""
+_OF_PAST = re.compile(r"(.+)_(last|change|mean|season|[0-9]+(?:d|w|mo|q|y)?)")
 """Names of features, after the name of their column."""
 _PLATFORM = frozenset(
     [
@@ -47,11 +48,6 @@ _PLATFORM = frozenset(
     ]
 )
 """Columns that the written files add. A column of the file with such a name is renamed."""
-ModelCadence = Literal["daily", "weekly", "monthly"]
-_CADENCES: tuple[ModelCadence, ...] = ("daily", "weekly", "monthly")
-_UNITS = {"daily": "day", "weekly": "week", "monthly": "month"}
-_TRUNCATED = {"daily": "1d", "weekly": "1w", "monthly": "1mo"}
-_COARSER = {"daily": "weekly", "weekly": "monthly"}
 
 
 class Guess(NamedTuple):
@@ -109,6 +105,7 @@ class CsvTable:
     """Column of the event time."""
     time_zone: str
     """Zone in which days begin, and of times without an offset."""
+    unit: PartitionUnit
     cadence: Cadence
     """Partitions from the first to the last with rows."""
     rows: int
@@ -136,11 +133,6 @@ class CsvTable:
     def column(self) -> CsvColumn:
         """Column of the event time."""
         return next(column for column in self.columns if column.name == self.time.name)
-
-    @property
-    def unit(self) -> str:
-        """Word for a partition: `day`, `week` or `month`."""
-        return _UNITS[self.cadence.kind]
 
     @property
     def keys(self) -> list[str]:
@@ -193,12 +185,12 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         ]
     )
     days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
-    kind = _cadence(asked.cadence) or cadence_of(days)
-    starts = days.dt.truncate(_TRUNCATED[kind])
+    unit = _unit(asked.cadence) or unit_of(days)
+    starts = days.dt.truncate(f"1{unit.suffix}")
     present_days: list[date] = starts.unique().sort().to_list()
-    _require_partitions(rows, kind, len(present_days))
+    _require_partitions(rows, unit, len(present_days))
     first, last = present_days[0], present_days[-1]
-    cadence = Cadence(kind, first, last)
+    cadence = Cadence(unit.cadence, first, last)
     keys = cadence.keys(first, last)
     window = window_of(len(keys), len(present_days))
     validation = date.fromisoformat(keys[-window["validation"] - window["holdout"]])
@@ -239,18 +231,19 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         ),
         time=time,
         time_zone=zone,
+        unit=unit,
         cadence=cadence,
         rows=len(frame),
         present=len(present_days),
-        unevenness=_unevenness(starts, kind),
+        unevenness=_unevenness(starts, by_weekday=unit.cadence not in OF_MONTHS),
         primary_key=key,
         series=series,
         label=label,
         known=in_advance,
         by_hour=by_hour,
         past=past,
-        recent=_recent(cadence, present_days),
-        season=_season(cadence, present_days),
+        recent=_recent(unit, cadence, present_days),
+        season=_season(unit, cadence, present_days),
     )
     words = [name for name in candidates if frame.schema[name] == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
@@ -287,12 +280,16 @@ def _with_guesses(
     nested: Sequence[str],
 ) -> CsvTable:
     """Return the table with a line per guess, each with its runner-up."""
-    unit, kind = table.unit, table.cadence.kind
+    unit, kind = table.unit.word, table.unit.cadence
     gaps = f"{table.gaps} of {len(table.keys)} {unit}s have no row" if table.gaps else ""
-    coarser = _COARSER.get(kind, "")
-    is_sparse = 2 * table.gaps > len(table.keys) and coarser
-    others = " or ".join(one for one in _CADENCES if one != kind)
-    sparse = f"{gaps}: is this {coarser}? --cadence {coarser}" if is_sparse else f"--cadence {others}"
+    longer = coarser(table.unit)
+    neighbours = " or ".join(one.cadence for one in (finer(table.unit), longer) if one)
+    is_sparse = 2 * table.gaps > len(table.keys) and longer is not None
+    sparse = (
+        f"{gaps}: is this {longer.cadence}? --cadence {longer.cadence}"
+        if longer and is_sparse
+        else f"--cadence {neighbours}"
+    )
     runners_up = [columns for columns in named if not set(table.series) <= set(columns)] or [
         (one,) for one in naming
     ]
@@ -373,22 +370,24 @@ def _decimal(word: str) -> Decimal | None:
     return marks.get(word)
 
 
-def _cadence(word: str) -> ModelCadence | None:
+def _unit(word: str) -> PartitionUnit | None:
     if word == "hourly":
         raise CsvRefused(
-            "--cadence hourly: a model is trained by days, weeks or months, and hours are rows of a day: leave it out"
+            "--cadence hourly: a model is trained by days or longer partitions, and hours are rows of a day: leave it "
+            "out"
         )
-    if word and word not in _CADENCES:
-        raise CsvRefused(f"--cadence {word}{did_you_mean(word, _CADENCES)}")
-    return word or None  # pyright: ignore[reportReturnType]
+    found = next((one for one in UNITS.values() if one.cadence == word), None)
+    if word and found is None:
+        raise CsvRefused(f"--cadence {word}{did_you_mean(word, UNITS)}")
+    return found
 
 
-def _require_partitions(rows: FileRows, kind: str, present: int) -> None:
+def _require_partitions(rows: FileRows, unit: PartitionUnit, present: int) -> None:
     if present < LEAST_PARTITIONS:
-        finer = next((fine for fine, coarse in _COARSER.items() if coarse == kind), "")
-        remedy = f", or try --cadence {finer}" if finer else ""
+        shorter = finer(unit)
+        remedy = f", or try --cadence {shorter.cadence}" if shorter else ""
         raise CsvRefused(
-            f"{rows.path} has rows of {present} {_UNITS[kind]}s: a first model needs at least {LEAST_PARTITIONS} for "
+            f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
             f"training, validation and holdout: give a file with more{remedy}"
         )
 
@@ -464,32 +463,28 @@ def _has_many_hours(frame: pl.DataFrame, series: Sequence[str], starts: pl.Serie
     return found.n_unique() >= _MANY_HOURS * found.drop(_HOUR).n_unique()
 
 
-def _unevenness(starts: pl.Series, kind: str) -> float:
+def _unevenness(starts: pl.Series, *, by_weekday: bool) -> float:
     """Return the largest distance of a row count from the median of the last four of its weekday, as a share of it.
 
-    `starts` holds the partition of each row. The volume rule of a table compares in the same way.
+    Without `by_weekday`, of the last four. `starts`: the partition of each row. The volume rule of a table compares in
+    the same way.
     """
     counted = starts.alias("start").value_counts().sort("start").cast({"count": pl.Float64})
     usual = pl.col("count").shift(1).rolling_median(4)
-    usual = usual if kind == "monthly" else usual.over(pl.col("start").dt.weekday())
+    usual = usual.over(pl.col("start").dt.weekday()) if by_weekday else usual
     return float(counted.select((pl.col("count") / usual - 1).abs().max()).item() or 0)
 
 
-_RECENT = {"daily": (7, 28), "weekly": (4, 52), "monthly": (3, 36)}
-"""Cadence → number of recent values, and the largest distance at which they are looked for."""
-_SEASONS = {"daily": (7, 14, 21, 28), "weekly": (52,), "monthly": (12, 24)}
-
-
-def _recent(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+def _recent(unit: PartitionUnit, cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
     """Return the smallest distances at which a fifth of the partitions have earlier rows; 1, 2, … if there are none."""
-    number, largest = _RECENT[cadence.kind]
+    number, largest = unit.recent
     found = [lag for lag in range(1, largest + 1) if 5 * _with_earlier(cadence, days, lag) >= len(days)]
     return tuple(found[:number] or range(1, number + 1))
 
 
-def _season(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
-    """Return distances of the same weekday, week or month at which half of the partitions have earlier rows."""
-    return tuple(lag for lag in _SEASONS[cadence.kind] if 2 * _with_earlier(cadence, days, lag) >= len(days))
+def _season(unit: PartitionUnit, cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+    """Return distances of the same season at which half of the partitions have earlier rows."""
+    return tuple(lag for lag in unit.seasons if 2 * _with_earlier(cadence, days, lag) >= len(days))
 
 
 def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:

@@ -1,17 +1,17 @@
-"""The column that dates the rows of a table, the form of its dates, and the cadence of its partitions."""
+"""The column that dates the rows of a table, the form of its dates, and the length of its partitions."""
 
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from itertools import product
-from typing import Literal
 
 import polars as pl
 
 from ml_assets.components.scaffold.column_values import of_own_type, present
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
+from ml_assets.components.scaffold.units import UNITS, PartitionUnit
 from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
 from resources.words import name_some
 
@@ -45,8 +45,16 @@ _MONTHS = {
     "%b %Y": "Jan 2024",
     "%B %Y": "January 2024",
     "%b-%Y": "Jan-2024",
+    "%Y-Q%q": "2024-Q1",
+    "%YQ%q": "2024Q1",
+    "%Y Q%q": "2024 Q1",
+    "Q%q %Y": "Q1 2024",
+    "Q%q-%Y": "Q1-2024",
 }
-"""Form of a month, which stands for its first day → an example."""
+"""Form of a month or a quarter, which stands for its first day → an example."""
+_YEAR = "%Y"
+_NAMES_OF_YEARS = frozenset(["year", "jahr", "yr"])
+"""Headings, in small letters, of columns in which four digits are a year. Elsewhere they are a number."""
 _TIMES = (
     " %H:%M:%S",
     "T%H:%M:%S",
@@ -94,6 +102,8 @@ class TimeColumn:
         if not self.form:
             offset = " with their offset from UTC" * self.has_offset
             return f"moments{offset}" if self.is_time else "dates"
+        if self.form == _YEAR:
+            return "written as 2024"
         day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len)
         offset = " and its offset from UTC" * self.has_offset
         return "written as " + (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
@@ -121,6 +131,10 @@ def time_columns(
         forms = _forms_of(frame[name], form)
         found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
         ambiguous += [(name, forms)] * (len(forms) > 1)
+    for name in asked if not (found or ambiguous) else ():
+        is_year = name == wanted or titles[name].lower() in _NAMES_OF_YEARS
+        if is_year and frame.schema[name] == pl.String and _forms_of(frame[name], _YEAR):
+            found.append(TimeColumn(name, _YEAR))
     if found:
         # A table is usually in the order of its event time; dates of birth are not.
         return sorted(found, key=lambda one: _unlikeliness(frame[one.name], one))
@@ -168,11 +182,11 @@ def moments_of(
         raise CsvRefused(f"{rows.place(error.row - 1)}: '{title}' {error.reason}") from error
 
 
-def cadence_of(days: pl.Series) -> Literal["daily", "weekly", "monthly"]:
-    """Return the cadence that fits the usual distance between the days with rows."""
+def unit_of(days: pl.Series) -> PartitionUnit:
+    """Return the partitions that fit the usual distance between the days with rows."""
     gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
     usual = float(gaps.median() or 0) if len(gaps) else 0.0  # pyright: ignore[reportArgumentType]
-    return "monthly" if usual >= 28 else "weekly" if usual >= 7 else "daily"
+    return [one for one in UNITS.values() if usual >= one.least_days][-1]
 
 
 def _forms_of(column: pl.Series, wanted: str) -> list[str]:

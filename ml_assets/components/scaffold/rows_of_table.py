@@ -97,5 +97,6 @@ def query_of(table: str, columns: Mapping[str, str], *, time: str, local: str, u
     """
     chosen = "".join(f"  {sql} AS {_quoted(name)},\n" for name, sql in columns.items())
     quoted = ".".join(map(_quoted, table.split(".")))
-    over = f"(date_trunc('{unit}', {local}) + interval '1 {unit}') AT TIME ZONE '{zone}'"
+    length = "3 months" if unit == "quarter" else f"1 {unit}"  # an interval knows no quarters
+    over = f"(date_trunc('{unit}', {local}) + interval '{length}') AT TIME ZONE '{zone}'"
     return f"SELECT\n{chosen}  {over} AS known_at\nFROM {quoted}\nWHERE {time} >= :first AND {time} < :end\n"

@@ -55,7 +55,8 @@ class CsvParams(BaseModel):
         description="What a row is about: columns such as a store, with commas between. Features look back within it.",
     )
     cadence: str = Field(
-        default="", description="daily, weekly or monthly. Default: by the distance of the dates."
+        default="",
+        description="daily, weekly, monthly, quarterly or yearly. Default: by the distance of the dates.",
     )
     decimal: str = Field(
         default="", description="comma or point: the mark before the fraction, if numbers read in two ways."
@@ -200,7 +201,9 @@ def _checks(table: CsvTable) -> Sequence[Guess]:
     place = "defs.yaml" if table.form == "sql" else "source.py"
     return (
         Guess(
-            "known at", f"the end of a row's {table.unit}", f"if figures come later: `known_at` in {place}"
+            "known at",
+            f"the end of a row's {table.unit.word}",
+            f"if figures come later: `known_at` in {place}",
         ),
         Guess("features", "the calendar, the past, and columns known in advance", "features.py"),
         Guess("gates", "better than naive; at most 2 % worse than production", "gates in defs.yaml"),
@@ -274,9 +277,6 @@ READS = {
     "excel": "pl.read_excel(FILE.read_bytes())",
 }
 """Form of a file → the Python expression of its rows."""
-LAG_UNITS = {"day": "d", "week": "w", "month": "mo"}
-WHOLE_YEARS = {"day": 365, "week": 52, "month": 24}
-"""Partitions of training from which the season is a feature: a year; of months, two, because each has one value."""
 SMALL = 20_000
 """Training rows below which one worker is faster than two that communicate, and many epochs take seconds."""
 STEPS = 5_000
@@ -305,18 +305,18 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     hour = table.time.is_time
     label = table.label
     past = (*(label.shares or (label.name,)), *table.past.numbers)
-    lags = [f"{label.name}_{lag}{LAG_UNITS[unit]}" for lag in table.season if not label.classes]
+    lags = [f"{label.name}_{lag}{unit.suffix}" for lag in table.season if not label.classes]
     season_means = (
         [f"{name}_season" for name in (label.shares or (label.name,))] if len(table.season) > 1 else []
     )
     earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")] + lags + season_means
     # Without whole years of training, features of the season mislead: the holdout has values that training never saw.
-    season = window["train"] >= WHOLE_YEARS[unit]
+    season = unit.whole_years is not None and window["train"] >= unit.whole_years
     columns = {column.name: column for column in table.columns}
     known = [columns[name] for name in table.known if name not in table.series]
     words = [column.name for column in known if column.dtype == "string"]
     last_words = [f"{name}_last" for name in table.past.words]
-    categorical = (*(("weekday",) if unit == "day" else ()), *table.series, *words, *last_words)
+    categorical = (*(("weekday",) if unit.cadence == "daily" else ()), *table.series, *words, *last_words)
     naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
     always = naming if table.time.name in naming else (table.time.name, *naming)
     kept = always if hour else naming
@@ -326,7 +326,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
         "table": table,
-        "unit": unit,
+        "unit": unit.word,
         "start": keys[0],
         "end": table.cadence.bounds(keys[-1])[1],
         "first_key": keys[0],
@@ -363,7 +363,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "past_words_list": _listed(table.past.words),
         "last_words": last_words,
         "earlier": earlier,
-        "lag_unit": LAG_UNITS[unit],
+        "lag_unit": unit.suffix,
         "hour": hour,
         "kept": kept,
         "kept_columns": [columns[name] for name in kept],
@@ -391,7 +391,7 @@ def _day(table: CsvTable) -> str:
     day = f"pl.col({_quoted(table.time.name)})"
     if table.time.is_time:
         day += ".dt.convert_time_zone(ZONE).dt.date()"
-    return day + {"day": "", "week": '.dt.truncate("1w")', "month": '.dt.truncate("1mo")'}[table.unit]
+    return day if table.unit.cadence == "daily" else f'{day}.dt.truncate("1{table.unit.suffix}")'
 
 
 def _query(table: CsvTable) -> str:
@@ -400,7 +400,9 @@ def _query(table: CsvTable) -> str:
     time, raw = columns[table.time.name], table.sql[table.column.title]
     local = f"{time}::timestamp" if not table.time.is_time else raw
     local = f"{raw} AT TIME ZONE '{table.time_zone}'" if table.time.has_offset else local
-    return query_of(str(table.path), columns, time=time, local=local, unit=table.unit, zone=table.time_zone)
+    return query_of(
+        str(table.path), columns, time=time, local=local, unit=table.unit.word, zone=table.time_zone
+    )
 
 
 def _sql(column: CsvColumn, table: CsvTable) -> str:

@@ -264,7 +264,7 @@ class FileReader(SourceReader):
 
     def _files_of(self, span: Span | None) -> list[FoundFile]:
         """Return the files that may hold rows of `span`, in the order of their paths. Raises `SourceRefused` if there
-        are none for a day of it. A week or month whose first day alone has one is a partition of one file.
+        are none for a day of it. A partition of many days whose first day alone has one is a partition of one file.
 
         All partitions of a run read the same files if no path tells a day: a file that is replaced meanwhile would hold
         rows that moved to a partition which was read before.

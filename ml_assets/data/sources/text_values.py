@@ -25,6 +25,7 @@ _PARTS = {
     "%Y": "[0-9]{4}",
     "%y": "[0-9]{2}",
     "%m": "0?[1-9]|1[0-2]",
+    "%q": "[1-4]",
     "%b": "[A-Za-z]{3}",
     "%B": "[A-Za-z]{3,9}",
     "%d": "0?[1-9]|[12][0-9]|3[01]",
@@ -39,13 +40,14 @@ _PARTS = {
     "%f": "[0-9]+",
     "%z": OFFSET,
 }
-"""Directive → regular expression of what it reads."""
+"""Directive → regular expression of what it reads. They are those of `strptime`, and `%q`: a quarter."""
 _OPTIONAL = {"%.f": r"(?:\.([0-9]+))?", "%#z": f"({OFFSET})"}
 """Forms of polars that the scaffold writes: a point and a fraction, or nothing; an offset."""
+_MONTHS = {"%m", "%b", "%B", "%j", "%q"}
 _TIME = {"%H", "%I", "%p", "%M", "%S", "%f", "%.f", "%z", "%#z"}
 _TWO_DIGITS = {"%m": "[0-9]{2}", "%d": "[0-9]{2}", "%H": "[0-9]{2}", "%I": "[0-9]{2}", "%M": "[0-9]{2}"}
 _TWO_DIGITS["%S"] = "[0-5][0-9]"
-_DIGITS = {*_TWO_DIGITS, "%Y", "%y", "%j", "%f"}
+_DIGITS = {*_TWO_DIGITS, "%q", "%Y", "%y", "%j", "%f"}
 _DIRECTIVE = re.compile(r"%(?:\.f|#z|.)?", re.DOTALL)
 _REMEDIES = {
     "%Z": "names of zones are not read: declare source.time_zone, or write offsets, %z",
@@ -106,6 +108,7 @@ class TimeFormat:
         """Directives that the form leaves out, with the values of `strptime`: the first day, the begin of an hour."""
         has = set(self.directives)
         defaults = {} if {"%d", "%j"} & has else {"%d": "01"}
+        defaults |= {} if _MONTHS & has else {"%m": "01"}
         defaults |= {} if {"%H", "%I"} & has else {"%H": "00"}
         return defaults if "%M" in has else {**defaults, "%M": "00"}
 
@@ -121,6 +124,8 @@ class TimeFormat:
         if (year := found.pop("%y", None)) is not None:
             century = pl.select(pl.when(year.cast(pl.Int64) >= 69).then(pl.lit("19")).otherwise(pl.lit("20")))
             found["%Y"] = century.to_series() + year
+        if (quarter := found.pop("%q", None)) is not None:
+            found["%m"] = (3 * quarter.cast(pl.Int64) - 2).cast(pl.String)
         found |= {lacking: _like(texts, text) for lacking, text in self._defaults.items()}
         local = pl.select(pl.concat_str(list(found.values()), separator=" ")).to_series()
         local = local.str.to_datetime(" ".join(found), time_unit="us", strict=False)
@@ -163,10 +168,13 @@ def _expression(piece: str, *, is_fixed: bool) -> str:
 
 def _require_day_and_time(text: str, has: set[str]) -> None:
     """Raise `ValueError` unless the directives tell a day, and no more of a time than they tell."""
-    months = {"%m", "%b", "%B", "%j"} & has
-    if len({"%Y", "%y"} & has) != 1 or len(months) != 1 or {"%j", "%d"} <= has:
+    months = _MONTHS & has
+    is_year = has == {"%Y"}
+    is_day = len(months) == 1 and not ({"%j", "%q"} & has and "%d" in has)
+    if len({"%Y", "%y"} & has) != 1 or not (is_year or is_day):
         raise ValueError(
-            f"'{text}' does not tell a day: write the year, the month and the day, such as %Y-%m-%d"
+            f"'{text}' does not tell a day: write the year, the month and the day, such as %Y-%m-%d; or a month, a "
+            "quarter (%YQ%q) or a year, which stand for their first day"
         )
     if ("%I" in has) != ("%p" in has) or {"%I", "%H"} <= has:
         raise ValueError(f"'{text}' does not tell the half of the day: write %H, or %I with %p")

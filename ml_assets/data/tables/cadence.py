@@ -1,8 +1,9 @@
 """Arithmetic of partition keys: the keys of a table, the keys before a key, the days that a key covers.
 
-A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday, a monthly key the first of the
-month. An hourly key is an hour of UTC (`"2013-01-01T05"`); in arithmetic, an hour is the moment at which it begins. A
-table without partitions has the single key `"all"`. Nothing here knows the lake or Dagster.
+A key is a string. A daily key is its day (`"2013-01-01"`), a weekly key its Monday, a monthly, quarterly or yearly key
+the first day of its month, quarter or year. An hourly key is an hour of UTC (`"2013-01-01T05"`); in arithmetic, an hour
+is the moment at which it begins. A table without partitions has the single key `"all"`. Nothing here knows the lake or
+Dagster.
 """
 
 from calendar import monthrange
@@ -17,7 +18,7 @@ from pydantic import model_validator
 from ml_assets.foundation.days import after, begin_of, iso_name
 from ml_assets.foundation.sections import Section
 
-CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "none"]
+CadenceKind = Literal["hourly", "daily", "weekly", "monthly", "quarterly", "yearly", "none"]
 
 UNPARTITIONED = "all"
 """The single key of a table without partitions."""
@@ -31,10 +32,20 @@ _FITS: dict[tuple[CadenceKind, CadenceKind], Fit] = {
     ("weekly", "daily"): "finer",
     ("monthly", "hourly"): "finer",
     ("monthly", "daily"): "finer",
+    ("quarterly", "hourly"): "finer",
+    ("quarterly", "daily"): "finer",
+    ("quarterly", "monthly"): "finer",
+    ("yearly", "hourly"): "finer",
+    ("yearly", "daily"): "finer",
+    ("yearly", "monthly"): "finer",
+    ("yearly", "quarterly"): "finer",
     ("hourly", "daily"): "coarser",
     ("hourly", "weekly"): "coarser",
     ("daily", "weekly"): "coarser",
 }
+_MONTHS: dict[CadenceKind, int] = {"monthly": 1, "quarterly": 3, "yearly": 12}
+OF_MONTHS: dict[CadenceKind, str] = {"monthly": "months", "quarterly": "quarters", "yearly": "years"}
+"""Cadence of partitions that begin with a month → their plural."""
 _HOURS = 24
 HOUR_KEY = "%Y-%m-%dT%H"
 """Format of an hourly key."""
@@ -55,8 +66,8 @@ class Cadence:
 
     kind: CadenceKind
     start: date | None = None
-    """First day covered; needed unless `kind` is "none". A weekly or monthly table begins with this day's partition, an
-    hourly one with its first hour."""
+    """First day covered; needed unless `kind` is "none". A partition of many days begins the table if it holds this
+    day; an hourly table begins with the first hour."""
     end: date | None = None
     """Last day covered, inclusive; None means open."""
 
@@ -180,8 +191,9 @@ class Cadence:
         return self.start or date.min
 
     def _last_day(self, first: date) -> date:
-        if self.kind == "monthly":
-            return first.replace(day=monthrange(first.year, first.month)[1])
+        if months := _MONTHS.get(self.kind):
+            last = first.month + months - 1
+            return first.replace(month=last, day=monthrange(first.year, last)[1])
         return first + timedelta(days=6) if self.kind == "weekly" else first
 
     def _covered(self, low: int, high: int) -> list[str]:
@@ -200,8 +212,8 @@ class Cadence:
             day = day.astimezone(UTC)
         if self.kind == "hourly":
             return day.toordinal() * _HOURS + (day.hour if isinstance(day, datetime) else 0)
-        if self.kind == "monthly":
-            return day.year * 12 + day.month - 1
+        if months := _MONTHS.get(self.kind):
+            return (day.year * 12 + day.month - 1) // months
         return (day.toordinal() - 1) // 7 if self.kind == "weekly" else day.toordinal()
 
     def _last_number(self, day: date) -> int:
@@ -213,8 +225,9 @@ class Cadence:
         if self.kind == "hourly":
             day, hour = divmod(number, _HOURS)
             return datetime.combine(date.fromordinal(day), time(hour), UTC)
-        if self.kind == "monthly":
-            return date(number // 12, number % 12 + 1, 1)
+        if months := _MONTHS.get(self.kind):
+            year, month = divmod(number * months, 12)
+            return date(year, month + 1, 1)
         return date.fromordinal(number * 7 + 1 if self.kind == "weekly" else number)
 
 
@@ -232,11 +245,11 @@ def begin_of_key(key: str) -> date | None:
 class PartitionsSection(Section):
     """Partitions of a table or model, by date."""
 
-    cadence: Literal["hourly", "daily", "weekly", "monthly"]
+    cadence: Literal["hourly", "daily", "weekly", "monthly", "quarterly", "yearly"]
     """`hourly`: a partition is an hour of UTC, such as `2013-01-01T05`; for tables alone, not for models. `daily`: it
-    is a day. `weekly`: it is named by its Monday. `monthly`: by the first of the month."""
+    is a day. `weekly`: it is named by its Monday. `monthly`, `quarterly`, `yearly`: by the first day."""
     start: date
-    """First day. A weekly table begins with the week of this day, a monthly one with its month."""
+    """First day. A table with partitions of many days begins with the partition that holds it."""
     end: date | None = None
     """Last day; open if not given."""
 

@@ -65,7 +65,7 @@ def _found(place: str) -> Any:
 TESTED_PARTITIONS = 28
 """Partitions that are tested by default: the newest of the table."""
 _LENGTHS = {"hourly": timedelta(hours=1), "daily": timedelta(days=1), "weekly": timedelta(days=7)}
-"""Cadence of an input → length of the leaks that the test finds. Of a month, 28 days."""
+"""Cadence of an input → length of the leaks that the test finds. Of a month and more, 28 days."""
 _ALONE = 2
 """Partitions that the test also builds alone: the newest of those tested."""
 

@@ -31,9 +31,9 @@ class VolumeRule(Section):
     kind: Literal["same_weekday_median", "previous", "none"] = "same_weekday_median"
     """Compare with the median of the last partitions of the same weekday, with the partition before, or not at all.
 
-    On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly or monthly
-    table, the median is over the last weeks or months; on an hourly one, over the same hour of that weekday in the
-    `event_time_zone` of the contract."""
+    On a table with days, holidays and weekends make `previous` fire about ten times as often. On a weekly, monthly,
+    quarterly or yearly table, the median is over the last partitions; on an hourly one, over the same hour of that
+    weekday in the `event_time_zone` of the contract."""
     warn: Annotated[float, Field(gt=0)] = 0.2
     """A deviation above this share warns."""
     block: Annotated[float, Field(gt=0)] = 0.45
@@ -84,7 +84,7 @@ def volume_findings(
     rule: VolumeRule,
     *,
     table: str = "TABLE",
-    monthly: bool = False,
+    of_months: str = "",
     zone: str = "UTC",
 ) -> dict[str, Finding]:
     """Return partition key → finding, for partitions that have one. An empty one blocks unless the rule allows it.
@@ -92,9 +92,10 @@ def volume_findings(
     Goes through `rows` in the order of keys: a backfill compares each day with the days before it, also with days of
     the same backfill, but not with days that block. Only keys before a key count; for a table without partitions, the
     version before. Leave partitions that other rules reject out of `rows`: a broken day says nothing about the days
-    after it. `zone`: the local time of hours.
+    after it. `of_months`: plural of partitions of whole months, whose weekday says nothing. `zone`: the local time of
+    hours.
     """
-    usual = _Usual(past, rule, monthly=monthly, zone=zone)
+    usual = _Usual(past, rule, of_months=of_months, zone=zone)
     runs = _Runs(usual, rule)
     found: dict[str, Finding] = {}
     for key in sorted({**past.rejected, **rows}):
@@ -171,9 +172,9 @@ class _Level:
 class _Usual:
     """Usual row counts of a table. Counts from before an accepted level are scaled to it."""
 
-    def __init__(self, past: VolumePast, rule: VolumeRule, *, monthly: bool, zone: str) -> None:
+    def __init__(self, past: VolumePast, rule: VolumeRule, *, of_months: str, zone: str) -> None:
         self._rule = rule
-        self._monthly = monthly
+        self._of_months = of_months
         self._zone = ZoneInfo(zone)
         self._rows: dict[date, int] = {}
         self._days: dict[_Group, list[date]] = {}
@@ -207,7 +208,7 @@ class _Usual:
             return self._median(last, today, self._levels), f"the partition before it, {iso_name(last[-1])}"
         local = today.astimezone(self._zone) if isinstance(today, datetime) else today
         hour = f" at {local:%H}:00 {self._zone}" if isinstance(local, datetime) else ""
-        alike = "months" if self._monthly else f"{local:%A}s{hour}"
+        alike = self._of_months or f"{local:%A}s{hour}"
         return self._median(last, today, self._levels), f"the median of the last {len(last)} {alike}"
 
     def newest_passed(self, today: date, group: _Group | None) -> date | None:
@@ -219,7 +220,7 @@ class _Usual:
     def group(self, day: date) -> _Group:
         """Return the group of partitions with which `day` is compared."""
         is_hour = isinstance(day, datetime)
-        if self._rule.kind == "previous" or self._monthly:
+        if self._rule.kind == "previous" or self._of_months:
             return is_hour, 0, 0
         if isinstance(day, datetime):
             local = day.astimezone(self._zone)

@@ -279,7 +279,7 @@ class PipelineSpec(Section):
     def _is_not_hourly(self) -> Self:
         if self.partitions.cadence == "hourly":
             why = (
-                "is for tables: a model is trained by days, weeks or months. Write daily, and let a daily feature "
+                "is for tables: a model is trained by days or longer partitions. Write daily, and let a daily feature "
                 "table read the hours (cadence: hourly in its inputs)"
             )
             refuse_at(type(self).__name__, {("partitions", "cadence"): why})

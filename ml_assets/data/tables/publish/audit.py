@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from ml_assets.data.tables import layout
-from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, CadenceKind
+from ml_assets.data.tables.cadence import OF_MONTHS, UNPARTITIONED, Cadence, CadenceKind
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.manifest import PartitionManifest
@@ -314,7 +314,7 @@ def _validate_new(
         past,
         spec.volume,
         table=spec.table,
-        monthly=spec.cadence.kind == "monthly",
+        of_months=OF_MONTHS.get(spec.cadence.kind, ""),
         zone=spec.contract.event_time_zone,
     )
     rows_of_table = sum(

@@ -75,6 +75,8 @@ RECENT: Mapping[str, tuple[Recent, ...]] = {
     ),
     "weekly": (*(Recent(length) for length in (1, 4, 13)), Recent(1, ("week",))),
     "monthly": (*(Recent(length) for length in (1, 3, 12)), Recent(1, ("month",))),
+    "quarterly": (Recent(1), Recent(4), Recent(1, ("month",))),
+    "yearly": (Recent(1), Recent(3)),
 }
 """Cadence of a model → labels that may predict well, the plainest first."""
 
