@@ -4,7 +4,7 @@ Here: partitions and their mappings, automation conditions, freshness policies.
 """
 
 from datetime import timedelta
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 
 import dagster as dg
 from pydantic import BaseModel
@@ -64,6 +64,8 @@ _LENGTHS: dict[tuple[CadenceKind, CadenceKind], int] = {
     ("hourly", "weekly"): _DAYS_OF_A_WEEK * _HOURS_OF_A_DAY,
 }
 """(cadence of a table, cadence of its coarser input) → partitions of the table in one of the input."""
+_BEGINNINGS: dict[CadenceKind, str] = {"quarterly": "0 0 1 1,4,7,10 *", "yearly": "0 0 1 1 *"}
+"""Cadence that Dagster has no name for → cron schedule of the begins of its partitions."""
 
 
 def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPartitionsDefinition | None:
@@ -81,16 +83,16 @@ def partitions_definition(section: PartitionsSection | None) -> dg.TimeWindowPar
             return dg.WeeklyPartitionsDefinition(start, day_offset=MONDAY, end_date=end)
         case "monthly":
             return dg.MonthlyPartitionsDefinition(start, end_date=end)
-        case "quarterly":
-            return _on_first_days("1,4,7,10", start, end)
-        case "yearly":
-            return _on_first_days("1", start, end)
+        case "quarterly" | "yearly":
+            cron = _BEGINNINGS[section.cadence]
+            return dg.TimeWindowPartitionsDefinition(start=start, end=end, fmt="%Y-%m-%d", cron_schedule=cron)
 
 
-def _on_first_days(months: str, start: str, end: str | None) -> dg.TimeWindowPartitionsDefinition:
-    return dg.TimeWindowPartitionsDefinition(
-        start=start, end=end, fmt="%Y-%m-%d", cron_schedule=f"0 0 1 {months} *"
-    )
+def cadence_of(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
+    """Return the cadence of partitions that `partitions_definition` made."""
+    if partitions.schedule_type is not None:
+        return cast("CadenceKind", partitions.schedule_type.value.lower())
+    return next(kind for kind, cron in _BEGINNINGS.items() if cron == partitions.cron_schedule)
 
 
 def lookback_mapping(partitions: int) -> dg.PartitionMapping:

@@ -11,10 +11,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.base import cadence_of
 from ml_assets.components.documents import DefsFiles, faults_in, place_of
 from ml_assets.components.metadata import (
     COLUMN_SCHEMA,
@@ -30,7 +31,7 @@ from ml_assets.components.metadata import (
     SENSITIVE,
 )
 from ml_assets.dagster_host.yaml_documents import from_yaml
-from ml_assets.data.tables.cadence import CadenceKind, fit_of
+from ml_assets.data.tables.cadence import fit_of
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from ml_assets.foundation.checkout import ROOT
@@ -129,7 +130,7 @@ def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str)
         return None
     if not isinstance(read, dg.TimeWindowPartitionsDefinition):
         return None
-    mine, its = _cadence(own), _cadence(read)
+    mine, its = cadence_of(own), cadence_of(read)
     fit = fit_of(mine, its)
     if fit is None or (fit != "same" and min(asset.keys).path[0] != "features"):
         return f"is {mine}", f"is {its}: give both one cadence"
@@ -152,11 +153,6 @@ def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str)
 def _of_table(asset: dg.AssetsDefinition) -> Mapping[str, Any]:
     """Return the metadata of a table's asset."""
     return asset.metadata_by_key.get(min(asset.keys), {})
-
-
-def _cadence(partitions: dg.TimeWindowPartitionsDefinition) -> CadenceKind:
-    assert partitions.schedule_type is not None  # `partitions_definition` makes no others
-    return cast("CadenceKind", partitions.schedule_type.value.lower())
 
 
 _NUMBERS = NUMERIC | {"bool"}

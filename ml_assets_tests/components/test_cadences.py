@@ -28,6 +28,7 @@ HERE = "ml_assets_tests.components.test_cadences"
 Cadence = Literal["hourly", "daily", "weekly", "monthly", "quarterly", "yearly"]
 CADENCES: tuple[Cadence, ...] = ("hourly", "daily", "weekly", "monthly", "quarterly", "yearly")
 WEEKS, MONTHS, TODAY = "features/weeks", "features/months", "features/today"
+QUARTERS, YEARS = "features/quarters", "features/years"
 PREDICTED_AT = pl.col("partition_date").cast(pl.Datetime("us", "UTC")).alias("predicted_at")
 
 
@@ -45,6 +46,22 @@ def weeks(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.Laz
 def months(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
     """Output of each machine in a month."""
     return _made(inputs[READINGS], "1mo").filter(pl.col("partition_date").is_between(first, last))
+
+
+def quarters(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """Output of each machine in a quarter, from its months."""
+    return _of_parts(inputs[MONTHS], "1q", first, last)
+
+
+def years(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
+    """Output of each machine in a year, from its quarters."""
+    return _of_parts(inputs[QUARTERS], "1y", first, last)
+
+
+def _of_parts(parts: pl.LazyFrame, every: str, first: date, last: date) -> pl.LazyFrame:
+    begins = pl.col("partition_date").dt.truncate(every)
+    made = parts.group_by(begins, "machine").agg(pl.col("made", "rows").sum())
+    return made.filter(pl.col("partition_date").is_between(first, last)).with_columns(PREDICTED_AT)
 
 
 def today(inputs: Mapping[str, pl.LazyFrame], first: date, last: date) -> pl.LazyFrame:
@@ -84,6 +101,8 @@ COMPONENTS = [
     _table("weeks", "weekly", {"table": READINGS, "cadence": "daily"}),
     _table("months", "monthly", {"table": READINGS, "cadence": "daily"}),
     _table("today", "daily", {"table": WEEKS, "cadence": "weekly"}, start="2024-01-08"),
+    _table("quarters", "quarterly", {"table": MONTHS, "cadence": "monthly"}),
+    _table("years", "yearly", {"table": QUARTERS, "cadence": "quarterly"}),
 ]
 
 
@@ -125,6 +144,20 @@ def test_dagster_shows_the_same_inputs(installation: Installation) -> None:
     assert parents(TODAY, "2024-01-14") == parents(TODAY, "2024-01-08") == ["2024-01-01"]
     assert parents(WEEKS, "2024-01-08") == [f"2024-01-{day:02}" for day in range(8, 15)]
     assert len(parents(MONTHS, "2024-02-01")) == 29
+    assert parents(QUARTERS, "2024-01-01") == ["2024-01-01", "2024-02-01", "2024-03-01"]
+    assert parents(YEARS, "2024-01-01") == ["2024-01-01"]
+
+
+def test_a_quarter_and_a_year_need_all_their_parts(tmp_path: Path) -> None:
+    found = Installation(tmp_path, COMPONENTS)
+    require_consistent(found.defs)
+    first, *_, last = days(91)
+    assert found.run(READINGS, partition=first, last=last).success
+    built(found, MONTHS, "2024-01-01", "2024-03-01")
+    built(found, QUARTERS, "2024-01-01")
+    assert set(found.main.scan(QUARTERS, ["2024-01-01"]).collect()["rows"]) == {91 * 12}
+    lacking = found.run(YEARS, partition="2024-01-01")
+    assert f"{QUARTERS} 2024-04-01 is missing" in failure_of(lacking)
 
 
 @pytest.mark.parametrize("lookback", [0, 1, 5])
