@@ -26,6 +26,7 @@ from torch.nn import functional
 
 from ml_assets.data.snapshots.split_reader import InputSpec
 from resources.job.errors import BadConfiguration
+from resources.words import did_you_mean
 
 LARGEST = 4.0
 """Standard deviations from the mean at which a number is cut off. Its pieces end with the training rows."""
@@ -42,11 +43,19 @@ class Tabular(nn.Module):
     slopes: torch.Tensor
 
     def __init__(
-        self, inputs: InputSpec, members: int, width: int, layers: int, embedding: int, dropout: float
+        self,
+        inputs: InputSpec,
+        members: int,
+        width: int,
+        layers: int,
+        embedding: int,
+        dropout: float,
+        past: int | None,
     ) -> None:
         super().__init__()
         self.members, self.outputs, self.dropout = members, inputs.outputs, dropout
         self.level, self.spread = inputs.level, inputs.spread
+        self.past = past
         pieces = [
             (number, begin, 1 / (end - begin))
             for number, ends in enumerate(inputs.quantiles)
@@ -102,7 +111,10 @@ class Tabular(nn.Module):
         hidden = self._by_member(self.first(read))
         for weight, bias in zip(self.weights, self.biases, strict=True):
             hidden = torch.baddbmm(bias, self._dropped(functional.relu(hidden)), weight)
-        answer = (hidden + self._by_member(effects)) * self.spread + self.level
+        answer = hidden + self._by_member(effects)
+        if self.past is not None:  # an earlier label has about the level and the spread of the label
+            answer = answer + known[:, self.past, None]
+        answer = answer * self.spread + self.level
         if answer.requires_grad:
             # A squared error's gradient grows with the unit of the label, twice, and the loop would clip each step.
             answer.register_hook(self._without_unit)
@@ -128,12 +140,16 @@ def tabular(
     layers: int = 3,
     embedding: int = 8,
     dropout: float = 0.1,
+    past: str = "",
 ) -> Tabular:
     """Build the default network for the columns of a training set (`inputs`).
 
     `members` networks of `layers` layers with `width` units each; `embedding` is the largest width of a category, and
-    `dropout` the share of columns and units that each pass of the training leaves out.
-    Raises `BadConfiguration` for rows with blobs or texts, and for a training set of a release before 0.2.
+    `dropout` the share of columns and units that each pass of the training leaves out. `past` names a numeric column
+    that holds an earlier value of the label, in its unit: the network then answers with the difference from it, added
+    to it, and follows a label that rises or falls beyond the training rows. It is for regression and quantiles.
+    Raises `BadConfiguration` for rows with blobs or texts, for a training set of a release before 0.2, and for a `past`
+    that is no numeric column, or with classes.
     """
     if inputs.blob or inputs.vocabulary:
         raise BadConfiguration(
@@ -144,4 +160,13 @@ def tabular(
             "tabular needs the quantiles of numbers, which the fitted state of an earlier release lacks: train without "
             "init_from, so that the training set is made anew"
         )
-    return Tabular(inputs, members, width, layers, embedding, dropout)
+    if past and past not in inputs.numeric:
+        raise BadConfiguration(
+            f"tabular reads no number called '{past}' as past{did_you_mean(past, inputs.numeric)}"
+        )
+    if past and inputs.classes:
+        raise BadConfiguration(
+            "tabular adds `past` to a label that is a number, not to classes: leave it out"
+        )
+    place = inputs.numeric.index(past) if past else None
+    return Tabular(inputs, members, width, layers, embedding, dropout, place)

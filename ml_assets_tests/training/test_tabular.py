@@ -1,5 +1,6 @@
 """The default network for tables: members, missing numbers, categories, and each objective."""
 
+import re
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,34 @@ def test_texts_and_old_training_sets_are_refused() -> None:
         tabular(spec(blob="picture"))
     with pytest.raises(BadConfiguration, match="without init_from"):
         tabular(spec(quantiles=()))
+
+
+def test_it_follows_a_label_beyond_the_values_of_the_training_rows() -> None:
+    """The label is a little more than its past, which grows to twice the largest value of the training rows."""
+    past = torch.linspace(-2, 2, ROWS)
+    unit = 50.0
+    label = unit * (past + 0.1)
+    level, spread = float(label.mean()), float(label.std())
+    numeric = torch.stack([past / past.std(), torch.zeros(ROWS)], dim=1)
+    category = torch.zeros((ROWS, 1), dtype=torch.long)
+    later = 2 * numeric[-1:] + torch.zeros(1, 2)
+    errors: dict[str, float] = {}
+    for name in ("", "bent"):
+        model = full(spec(level=level, spread=spread), past=name)
+        learned(model, "regression", batch_of(label, numeric, category))
+        with torch.no_grad():
+            errors[name] = abs(float(model(later, category[:1])) - unit * 4.1) / spread
+    assert errors["bent"] < 0.2
+    assert errors["bent"] < errors[""] / 2
+
+
+@pytest.mark.parametrize(
+    ("past", "facts", "said"),
+    [
+        ("bend", {}, "no number called 'bend' as past: did you mean 'bent'?"),
+        ("bent", {"classes": ("a", "b")}, "not to classes: leave it out"),
+    ],
+)
+def test_a_past_that_cannot_be_added_is_refused(past: str, facts: dict[str, Any], said: str) -> None:
+    with pytest.raises(BadConfiguration, match=re.escape(said)):
+        tabular(spec(**facts), past=past)
