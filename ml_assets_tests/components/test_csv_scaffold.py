@@ -254,6 +254,8 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     last_words = tuple(f"{name}_last" for name in case.past_words)
     assert model.features.categorical == (*calendar, *case.series, *case.known_words, *last_words)
     assert case.objective in ("", model.evaluation.objective)
+    learns_a_difference = model.evaluation.objective == "regression"
+    assert model.model.hyperparameters.get("past") == (f"{case.label}_last" if learns_a_difference else None)
     of_label = [f"{case.label}_{n}" for n in (1, 2, 3)] if case.objective == "multiclass" else [case.label]
     others = [
         f"{name}_{what}" for name in (*of_label, *case.past_numbers) for what in ("last", "change", "mean")

@@ -15,7 +15,6 @@ from typing import NamedTuple
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.components.scaffold.closest_past import closest_past
 from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
 from ml_assets.components.scaffold.event_times import TimeColumn, moments_of, time_columns, unit_of
 from ml_assets.components.scaffold.labels import Label, label_of
@@ -128,8 +127,6 @@ class CsvTable:
     """Distances, in partitions, of the recent past."""
     season: tuple[int, ...]
     """Distances, in partitions, of the same season."""
-    closest: str
-    """Feature from which the network learns the difference, see `closest_past`; empty if the label is no number."""
     guesses: tuple[Guess, ...] = field(default=(), compare=False)
 
     @property
@@ -216,17 +213,14 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
     hours = moments.dt.convert_time_zone(zone).dt.hour().alias(_HOUR) if time.is_time else None
     by_hour = hours is not None and continues and _has_many_hours(frame, series, starts, hours)
     of_past = [name for name in frame.columns if name not in (*taken, label.name, *in_advance)]
-    series_by_hour = [*series, *([_HOUR] if by_hour else [])]
-    with_hours = frame.with_columns(hours) if by_hour else frame
     past = choose_past(
-        with_hours,
+        frame.with_columns(hours) if by_hour else frame,
         of_past if continues else [],
         starts=starts,
-        series=series_by_hour,
+        series=[*series, *([_HOUR] if by_hour else [])],
         label=label,
         before=validation,
     )
-    recent, season = _recent(unit, cadence, present_days), _season(unit, cadence, present_days)
     table = CsvTable(
         path=rows.path,
         form=rows.form,
@@ -248,20 +242,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         known=in_advance,
         by_hour=by_hour,
         past=past,
-        recent=recent,
-        season=season,
-        closest=closest_past(
-            with_hours,
-            label.name,
-            starts=starts,
-            series=series_by_hour,
-            unit=unit,
-            recent=recent,
-            season=season,
-            before=validation,
-        )
-        if label.objective == "regression"
-        else "",
+        recent=_recent(unit, cadence, present_days),
+        season=_season(unit, cadence, present_days),
     )
     words = [name for name in candidates if frame.schema[name] == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
