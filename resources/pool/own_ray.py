@@ -46,6 +46,8 @@ class OwnRay:
 
     address: str
     """`127.0.0.1:port`."""
+    client_address: str
+    """`ray://127.0.0.1:port`, for processes outside the cluster."""
     folder: Path
     """Folder of its sockets and logs."""
     head: "subprocess.Popen[bytes]"
@@ -108,7 +110,9 @@ def _started(cpus: int, environment: Mapping[str, str]) -> OwnRay | str:
             preexec_fn=_end_with_parent,
             start_new_session=True,
         )
-    ray = OwnRay(f"127.0.0.1:{ports['port']}", folder, head)
+    ray = OwnRay(
+        f"127.0.0.1:{ports['port']}", f"ray://127.0.0.1:{ports['ray-client-server-port']}", folder, head
+    )
     try:
         while _STARTED not in (said := log.read_text()):
             if head.poll() is not None:

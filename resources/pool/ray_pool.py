@@ -43,6 +43,8 @@ _POLL_SECONDS = 0.1
 _CONNECT_SECONDS = 30.0
 _JOIN_SECONDS = 60.0
 """Seconds for which a reached cluster may be without workers: they may be starting."""
+_SLOW_START = "Proxy failed to Connect to backend"
+"""Words of the client server of a head whose process for this client needs more than 30 s to listen."""
 _END_SECONDS = 10.0
 """Seconds for which the driver may leave the cluster before it is killed."""
 
@@ -286,8 +288,15 @@ def _cpus(ray: Any) -> int:
 
 
 def _in_a_line(error: BaseException) -> str:
-    """Return type and first line of a message of Ray, whose other lines are tracebacks of its own."""
-    return f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0].rstrip('.')}"
+    """Return type and first line of a message of Ray. The other lines are a traceback, whose last line is its error."""
+    first, *more = str(error).strip().splitlines() or [""]
+    if _SLOW_START in str(error):
+        return (
+            "the head gave up its wait for the process that it starts for each client: give it more seconds for that "
+            "(start the head with RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S=300)"
+        )
+    said = f"{first} {more[-1]}" if more and first.endswith(":") else first
+    return f"{type(error).__name__}: {said.rstrip('.')}"
 
 
 def _run_calls(ray: Any, pipe: Connection, at_once: int) -> None:

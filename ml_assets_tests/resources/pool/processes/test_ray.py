@@ -5,7 +5,7 @@ import secrets
 import shutil
 import socket
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -61,13 +61,23 @@ def cluster(token: None, kills: Path) -> Iterator[OwnRay]:
 @contextmanager
 def _ray(environment: Mapping[str, str], code: Path = ROOT) -> Iterator[OwnRay]:
     """A cluster whose workers import the project from `code`."""
-    whole = {**os.environ, "PYTHONPATH": str(code), **environment}
+    patience = {"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "600"}
+    whole = {**os.environ, "PYTHONPATH": str(code), **patience, **environment}
     with own_ray(2, whole) as found:
         yield found
 
 
 def _pool(cluster: OwnRay) -> RayPool:
     return RayPool(Address(cluster.address), None, 0)
+
+
+def _client(cluster: OwnRay) -> RayPool:
+    """Return the pool of a run outside the cluster. The client server listens seconds after the head has started."""
+    address = Address(cluster.client_address)
+    port = int(cluster.client_address.rpartition(":")[2])
+    while not _listens(port):
+        time.sleep(0.1)
+    return RayPool(address, None, 0)
 
 
 @pytest.fixture
@@ -88,6 +98,18 @@ def test_results_come_in_order_and_a_killed_worker_changes_none(pool: RayPool, t
     items["number 4"] = replace(items["number 4"], deaths=1, seconds=0.5)
     found = [number for number, _ in pool.map(square, items)]
     assert found == [one**2 for one in range(7)]
+
+
+@pytest.mark.nightly
+def test_a_client_of_the_cluster_gets_the_same(cluster: OwnRay, tmp_path: Path) -> None:
+    """A run outside the cluster, as in a pod of its own: also if a worker dies, and with a task's own error."""
+    items = squares(4, tmp_path, deaths=1)
+    items["number 3"] = replace(items["number 3"], fault="busy")
+    found: list[int] = []
+    pool = _client(cluster)
+    with pytest.raises(TaskFailed, match="number 3: LakeBusy: the lake is busy"):
+        found.extend(number for number, _ in pool.map(square, items))
+    assert found == [0, 1, 4]
 
 
 @pytest.mark.nightly
@@ -189,13 +211,29 @@ def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
-def test_a_cluster_that_is_lost_ends_the_range_by_name(tmp_path: Path) -> None:
+def test_a_head_without_patience_for_a_client_is_named(tmp_path: Path) -> None:
+    """A client's process in the head needs seconds to start, and minutes on a busy machine. Ray's default is 30 s."""
+    with _ray({"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "0"}) as cluster:
+        pool = RayPool(Address(cluster.client_address), None, 0)
+        with pytest.raises(
+            PoolUnavailable, match=r"did not answer: .*RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
+        ):
+            list(pool.map(square, squares(2, tmp_path)))
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("pool_of", [_pool, _client])
+def test_a_cluster_that_is_lost_ends_the_range_by_name(
+    pool_of: Callable[[OwnRay], RayPool], tmp_path: Path
+) -> None:
     items = squares(6, tmp_path, seconds=120)
     items["number 0"] = replace(items["number 0"], seconds=0)
-    with _ray({}) as cluster, closing(_pool(cluster).map(square, items)) as results:
+    with _ray({}) as cluster, closing(pool_of(cluster).map(square, items)) as results:
         assert next(results)[0] == 0
         cluster.kill()
-        with pytest.raises(PoolUnavailable, match=rf"Ray at {cluster.address} was lost: "):
+        with pytest.raises(
+            PoolUnavailable, match=r"Ray at (ray://)?127.0.0.1:\d+ was lost: .*ML_ASSETS_POOL=processes"
+        ):
             next(results)
 
 
@@ -238,3 +276,11 @@ def _free_port() -> int:
     with closing(socket.socket()) as one:
         one.bind(("127.0.0.1", 0))
         return one.getsockname()[1]
+
+
+def _listens(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port)).close()
+    except OSError:
+        return False
+    return True
