@@ -82,7 +82,7 @@ def made(home: Path, first: int, count: int, most: int, **pool: Any) -> dict[str
     `pool`: settings of the pool.
     """
     platform = Platform(Settings.model_validate({"home": home, **pool}))
-    orders = OrdersTable(home, platform.lake)
+    orders = OrdersTable(home, platform.lake, platform.ledger)
     orders.publish(orders_table.days(first + count))
     reader = TableReader.at(platform.lake)
     inputs = [InputTable(table=ORDERS, cadence=Cadence("daily", FIRST), lookback=2)]

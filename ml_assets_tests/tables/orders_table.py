@@ -75,12 +75,14 @@ def days(count: int, start: int = 0) -> dict[str, pl.DataFrame]:
 
 
 class OrdersTable:
-    """A lake and a ledger in one folder, as every process opens them."""
+    """A lake and a ledger, by default in one folder, as every process opens them."""
 
-    def __init__(self, folder: Path, store: VersionedStore | None = None) -> None:
+    def __init__(
+        self, folder: Path, store: VersionedStore | None = None, ledger: Ledger | None = None
+    ) -> None:
         self.folder = folder
         self.store: VersionedStore = LocalStore(folder / "lake") if store is None else store
-        self.ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}")
+        self.ledger = Ledger(f"sqlite:///{folder / 'ledger.db'}") if ledger is None else ledger
 
     def publish(
         self,
