@@ -97,7 +97,8 @@ class PartitionPool(Protocol):
     def kept(self) -> AbstractContextManager["PartitionPool"]:
         """Yield a pool whose workers, once started, stay from one `map` to the next and end with the block.
 
-        For passes over the same partitions: a worker takes a second of CPU to start.
+        For passes over the same partitions: a worker takes a second of CPU to start. Ranges that are open at the same
+        time each have workers of their own, as those of two pools.
         """
         ...
 

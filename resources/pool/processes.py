@@ -75,12 +75,16 @@ class ProcessPool:
 
 
 class _KeptPool:
-    """Pool whose processes stay after the tasks that started them."""
+    """Pool whose processes stay after the tasks that started them.
+
+    A range has its processes alone: the end of another range must not end or wait for its tasks.
+    """
 
     def __init__(self, workers: int, seconds_here: float) -> None:
         self._workers = workers
         self._seconds_here = seconds_here
         self._slots: list[_Slot] = []
+        self._lent_slots: set[_Slot] = set()
 
     def map(
         self,
@@ -100,13 +104,18 @@ class _KeptPool:
     @contextmanager
     def _lent(self, at_once: int | None, tasks: int) -> "Generator[_Processes]":
         number = min(self._workers, tasks, at_once or tasks)
-        self._slots += [_Slot() for _ in range(number - len(self._slots))]
-        processes = _Processes(self._slots[:number])
+        idle = [one for one in self._slots if one not in self._lent_slots][:number]
+        started = [_Slot() for _ in range(number - len(idle))]
+        lent = {*idle, *started}
+        self._slots += started
+        self._lent_slots |= lent
+        processes = _Processes([*idle, *started])
         try:
             yield processes
         finally:
             # Those that work are in the middle of tasks that nobody waits for any more.
-            self._slots = [one for one in self._slots if not one.calls]
+            self._slots = [one for one in self._slots if not (one in lent and one.calls)]
+            self._lent_slots -= lent
             processes.end_working()
 
     def end(self) -> None:

@@ -95,13 +95,17 @@ class RayPool:
 
 
 class _KeptRayPool:
-    """Pool whose connection stays after the tasks that needed it."""
+    """Pool whose connections stay after the tasks that needed them.
+
+    A range has its connection alone: its end, which may end the connection, must not end tasks of another range.
+    """
 
     def __init__(self, pool: RayPool, workers: int | None, seconds_here: float) -> None:
         self._pool = pool
         self._workers = workers
         self._seconds_here = seconds_here
-        self._driver: _Driver | None = None
+        self._drivers: list[_Driver] = []
+        self._idle: list[_Driver] = []
 
     def map(
         self,
@@ -113,7 +117,7 @@ class _KeptRayPool:
         """See `PartitionPool`. No task runs here once there is a connection."""
         if at_once is not None:  # the connection has another number
             return self._pool.map(function, items, handover, at_once)
-        seconds_here = 0.0 if self._driver else self._seconds_here
+        seconds_here = 0.0 if self._drivers else self._seconds_here
         return mapped(function, items, handover, seconds_here, self._lent)
 
     def kept(self) -> AbstractContextManager[PartitionPool]:
@@ -122,18 +126,24 @@ class _KeptRayPool:
 
     @contextmanager
     def _lent(self, _: int) -> "Generator[_Driver]":
-        self._driver = driver = self._driver or self._pool.connected(self._workers)
+        if self._idle:
+            driver = self._idle.pop()
+        else:
+            driver = self._pool.connected(self._workers)
+            self._drivers.append(driver)
         try:
             yield driver
         finally:
-            if driver.is_busy:  # with tasks that nobody waits for any more
-                self.end()
+            if not driver.is_busy:
+                self._idle.append(driver)
+            elif driver in self._drivers:  # with tasks that nobody waits for any more
+                self._drivers.remove(driver)
+                driver.end()
 
     def end(self) -> None:
         """Leave the cluster."""
-        if self._driver is not None:
-            self._driver.end()
-            self._driver = None
+        while self._drivers:
+            self._drivers.pop().end()
 
 
 @dataclass(frozen=True)

@@ -256,6 +256,24 @@ def test_a_failure_leaves_kept_workers_for_the_next_tasks(pool: ProcessPool, tmp
         assert os.getpid() not in {process for _, process in found} | workers
 
 
+def test_a_kept_range_that_is_left_does_not_disturb_another(pool: ProcessPool, tmp_path: Path) -> None:
+    """Each has its own workers, and all of them end with the block."""
+    (left := tmp_path / "left").mkdir()
+    (whole := tmp_path / "whole").mkdir()
+    slow = squares(6, left, seconds=600)
+    slow["number 0"] = replace(slow["number 0"], seconds=0)
+    with pool.kept() as kept:
+        with closing(kept.map(square, squares(6, whole, seconds=0.1))) as second:
+            workers = {next(second)[1]}
+            with closing(kept.map(square, slow)) as first:
+                assert next(first)[0] == 0
+                workers.add(next(second)[1])
+            found = list(second)
+        assert [number for number, _ in found] == [4, 9, 16, 25]
+        workers |= {process for _, process in [*found, *kept.map(square, squares(6, whole))]}
+    _wait(lambda: not any(map(_lives, workers)))
+
+
 def test_a_shared_value_travels_once(pool: ProcessPool, tmp_path: Path) -> None:
     """Tasks in this process write no file."""
     with folder_exchange(tmp_path) as exchange:

@@ -185,6 +185,19 @@ def test_a_kept_connection_outlives_a_range_that_was_left(pool: RayPool, tmp_pat
 
 
 @pytest.mark.nightly
+def test_a_kept_range_that_is_left_does_not_disturb_another(pool: RayPool, tmp_path: Path) -> None:
+    (left := tmp_path / "left").mkdir()
+    (whole := tmp_path / "whole").mkdir()
+    slow = squares(5, left, seconds=600)
+    slow["number 0"] = replace(slow["number 0"], seconds=0)
+    with pool.kept() as kept, closing(kept.map(square, squares(5, whole))) as second:
+        assert next(second)[0] == 0
+        with closing(kept.map(square, slow)) as first:
+            assert next(first)[0] == 0
+        assert [number for number, _ in second] == [1, 4, 9, 16]
+
+
+@pytest.mark.nightly
 def test_a_materialization_uses_the_cluster_of_the_settings(cluster: OwnRay, tmp_path: Path) -> None:
     """The tables are those of one process."""
     source = {**readings_pipeline.DATASET["source"], "at_once": 2}
