@@ -23,6 +23,7 @@ from ml_assets.dagster_host.dead_runs import in_process_within
 from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.dagster_host.run_watcher import watched
 from ml_assets.dagster_host.steps import step_values
+from ml_assets.data.tables.declared import DeclaredTables
 from resources.platform import Platform
 from resources.settings import Settings
 
@@ -53,12 +54,16 @@ def build_defs(
             tree = tree or PipelineTree.for_project(Path(__file__).parent)
             pipelines = _of(tree, only) if only else tree.build_defs()
         require_consistent(pipelines)
+        tables = declared_tables(pipelines)
+        if only:
+            tables = tables.completed_by(SingleComponents(tree).table)
     else:  # no component uses its load context
         context: Any = None
         pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
+        tables = declared_tables(pipelines)
     settings = settings or Settings()
     return dg.Definitions.merge(
-        runnable(pipelines, platform or Platform(settings)),
+        runnable(pipelines, platform or Platform(settings), tables),
         nightly_digest(pipelines),
         dg.Definitions(
             sensors=[
@@ -88,14 +93,14 @@ def _of(tree: PipelineTree, names: Sequence[str]) -> dg.Definitions:
     return found
 
 
-def runnable(pipelines: dg.Definitions, platform: Platform) -> dg.Definitions:
-    """Return `pipelines` with all that a run of them needs."""
+def runnable(pipelines: dg.Definitions, platform: Platform, tables: DeclaredTables) -> dg.Definitions:
+    """Return `pipelines` with all that a run of them needs. `tables` are all that are declared."""
     return dg.Definitions.merge(
         pipelines,
         dg.Definitions(
             resources={
                 "platform": platform,
-                "tables": declared_tables(pipelines),
+                "tables": tables,
                 "io_manager": step_values,
             },
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost

@@ -250,7 +250,6 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     Rows that pass now are merged; the others stay in quarantine. A partition that is refused does not stop the others;
     then the exit status is 1. After a fix of the source, materialize the partition again instead.
     """
-    from ml_assets.components.metadata import declared_tables
     from ml_assets.context import launch
     from ml_assets.data.tables.layout import UNDATED
     from ml_assets.data.tables.publish.rejected import (
@@ -267,7 +266,7 @@ def quarantine_readmit(table: str, partition: str | None) -> None:
     every = [partition] if partition else quarantined_keys(reader, table)
     keys = [key for key in every if partition or key != UNDATED]
     defs = project.defs_of(table)
-    tables = declared_tables(defs)
+    tables = project.declared.tables_with(defs)
     readmitted = 0
     refused: list[str] = []
     for key in keys:

@@ -12,11 +12,12 @@ import dagster as dg
 
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.dataset import Dataset
-from ml_assets.components.declarations import in_one_line, require_consistent
+from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_consistent
 from ml_assets.components.documents import COMPONENTS, DefsFiles
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.training_pipeline import TrainingPipeline
 from ml_assets.dagster_host.defs_folder import PipelineTree
+from ml_assets.data.tables.declared import DeclaredTable
 
 Component = TypeVar("Component", bound=SpecComponent)
 
@@ -80,6 +81,16 @@ class SingleComponents:
         pipelines = dg.Definitions.merge(*built.values())
         require_consistent(pipelines, self._tree.defs_module_path)
         return pipelines
+
+    def table(self, name: str) -> DeclaredTable | None:
+        """Return the declaration of the table `name`; None if `find` finds none, or its document has faults."""
+        kind, _, rest = name.partition("/")
+        of_type = TABLES.get(kind)
+        try:
+            found = self.find(of_type, rest) if of_type else None
+        except DeclarationRefused:  # of a pipeline that nobody asked for
+            return None
+        return found and DeclaredTable.of(found.table)
 
     def _folders(self, of_type: type[SpecComponent], name: str) -> Iterator[Path]:
         """Yield the folders with a document of this type and name."""

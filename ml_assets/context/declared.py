@@ -13,10 +13,12 @@ from ml_assets.components.behind import TABLES, SingleComponents, declared_as
 from ml_assets.components.dataset import Dataset
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.feature_table import FeatureTable
+from ml_assets.components.metadata import declared_tables
 from ml_assets.components.specs import FeatureTableSpec, TrainingPipelineSpec
 from ml_assets.components.training_pipeline import TrainingPipeline
 from ml_assets.context.errors import HomeRefused, NotFound
 from ml_assets.dagster_host.defs_folder import PipelineTree
+from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.definitions import load, loading
 from ml_assets.foundation.checkout import ROOT
@@ -114,8 +116,14 @@ class DeclaredComponents:
                 from ml_assets.assembly import runnable
 
                 pipelines = self._single.definitions_of(names)
-                self._definitions_of[names] = pipelines and runnable(pipelines, platform)
+                self._definitions_of[names] = pipelines and runnable(
+                    pipelines, platform, self.tables_with(pipelines)
+                )
         return self._definitions_of[names]
+
+    def tables_with(self, defs: dg.Definitions) -> DeclaredTables:
+        """Return all declared tables: those of `defs` as they are there, others from their files, once asked for."""
+        return declared_tables(defs).completed_by(self._single.table)
 
 
 def open_storage(settings: Settings) -> dg.DagsterInstance:

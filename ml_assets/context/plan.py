@@ -11,7 +11,6 @@ import dagster as dg
 
 from ml_assets.components.behind import TABLES
 from ml_assets.components.feature_table import is_online
-from ml_assets.components.metadata import declared_tables
 from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, SETTINGS_DIGEST
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
@@ -123,7 +122,7 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         raise LaunchRefused(
             f"{spec.name} {partition}: its window contains no partition of {table}; choose a later partition"
         )
-    tables = declared_tables(defs)
+    tables = project.declared.tables_with(defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
     done = _is_evaluated(project, spec, partition)
     chosen = chosen_for(spec, project.platform, window)
@@ -133,7 +132,7 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
     is_whole = not validation.barred and READ_AT in newest
 
     def spans(name: str, keys: Sequence[str]) -> list[PartitionSpan]:
-        return _spans(keys, graph.get(dg.AssetKey(name.split("/"))).partitions_def)
+        return _spans(keys, _partitions_of(project, defs, name))
 
     return LaunchPlan(
         model=model,
@@ -176,16 +175,16 @@ def missing_behind(project: Project, target: str, partitions: str | None) -> lis
         )
     else:
         defs = project.defs_of(target)
-        definition = _partitions_of(defs, target)
+        definition = _partitions_of(project, defs, target)
         first, last = typed_range(target, definition, partitions)
         keys = [UNPARTITIONED]
         if definition is not None and first is not None:
             keys = [key for key in definition.get_partition_keys() if first <= key <= (last or first)]
         found = validate_window(
-            project.reader(), project.platform.ledger, declared_tables(defs), target, keys
+            project.reader(), project.platform.ledger, project.declared.tables_with(defs), target, keys
         )
         to_build = {
-            name: _spans(missing, _partitions_of(defs, name))
+            name: _spans(missing, _partitions_of(project, defs, name))
             for name, missing in found.to_build.items()
             if name != target
         }
@@ -194,8 +193,12 @@ def missing_behind(project: Project, target: str, partitions: str | None) -> lis
     ]
 
 
-def _partitions_of(defs: dg.Definitions, table: str) -> dg.PartitionsDefinition | None:
-    return defs.resolve_asset_graph().get(dg.AssetKey(table.split("/"))).partitions_def
+def _partitions_of(project: Project, defs: dg.Definitions, table: str) -> dg.PartitionsDefinition | None:
+    key = dg.AssetKey(table.split("/"))
+    graph = defs.resolve_asset_graph()
+    if not graph.has(key):  # an input that only stored partitions name
+        graph = project.defs_of(table).resolve_asset_graph()
+    return graph.get(key).partitions_def
 
 
 def _is_evaluated(project: Project, spec: TrainingPipelineSpec, partition: str) -> bool:

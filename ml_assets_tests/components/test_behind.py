@@ -11,10 +11,14 @@ from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.behind import SingleComponents
 from ml_assets.components.declarations import DeclarationRefused
 from ml_assets.components.metadata import declared_tables
+from ml_assets.context.errors import RunFailed
+from ml_assets.context.launch import launch
+from ml_assets.context.plan import missing_behind
 from ml_assets.context.project import Project
 from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.model.steps.identity import settings_digest
 from ml_assets_tests.components.scaffolded_project import project_of_shops, scaffold
+from ml_assets_tests.prepared_home import prepare_home
 from resources.settings import Settings
 
 
@@ -54,6 +58,8 @@ def test_each_pipeline_alone_is_as_it_is_among_all(every: Project, tmp_path: Pat
         assert f"{name}/checkpoint" in found
         own, table = declared_tables(alone), spec.features.table
         assert own.with_inputs(table) == tables.with_inputs(table)
+        known = project.declared.tables_with(alone)
+        assert [known.find(one.table) for one in tables.every()] == tables.every()
         assert project.declared.pipeline(name) == spec
         assert settings_digest(project.declared.pipeline(name)) == settings_digest(spec)
     for name, table in every.declared.tables().items():
@@ -137,6 +143,30 @@ def test_tables_at_any_depth_come_along_and_others_do_not(shops: Path) -> None:
     alone = _single(shops).definitions_of(["datasets/bikes"])
     assert alone is not None
     assert declared_tables(alone).find("datasets/cars") is None
+
+
+def test_a_former_input_is_known_as_among_all(
+    shops: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stored partition of `cars` was made from `bikes`. Its file does not name them any more."""
+    monkeypatch.setattr("ml_assets.context.declared.ROOT", shops)
+    settings, day = Settings(home=tmp_path / "home", author="ada"), "2024-01-01"
+    prepare_home(settings)
+    bikes, cars = (shops / name / "defs.yaml" for name in ("bikes", "cars"))
+    _change(cars, "table: datasets/cars", "table: datasets/bikes")
+    _change(shops / "cars" / "features.py", "datasets/cars", "datasets/bikes")
+    for table in ("datasets/bikes", "features/cars"):
+        launch(Project(settings), table, day)
+    _change(bikes, "ge: 1, le: 1000", "ge: 99, le: 1000")
+    with pytest.raises(RunFailed, match="size"):
+        launch(Project(settings), "datasets/bikes", day)
+    _change(bikes, "ge: 99, le: 1000", "ge: 1, le: 1000")
+    _change(cars, "table: datasets/bikes", "table: datasets/cars")
+    alone, every = Project(settings), Project(settings)
+    _ = every.defs
+    found = [missing_behind(project, "features/cars", day) for project in (alone, every)]
+    assert found == [[("datasets/bikes", day)]] * 2
+    assert "defs" not in vars(alone)
 
 
 def test_an_input_that_no_file_declares_needs_all_definitions(shops: Path) -> None:

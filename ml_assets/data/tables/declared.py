@@ -6,6 +6,7 @@ Here: the declarations as values, and the input partitions that each requires. T
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date, timedelta
+from functools import cache
 from typing import Any, Self
 
 from ml_assets.data.tables.cadence import UNPARTITIONED, Cadence, fit_of
@@ -155,18 +156,35 @@ class InputTable:
         return (*(one for one in history if one >= start), newest)
 
 
+Elsewhere = Callable[[str], DeclaredTable | None]
+"""Function that returns the declaration of a table; None if nothing declares it."""
+
+
+def _nowhere(_: str) -> None:
+    return None
+
+
 class DeclaredTables:
     """All declared tables of an installation."""
 
-    def __init__(self, tables: Iterable[DeclaredTable]) -> None:
+    def __init__(self, tables: Iterable[DeclaredTable], elsewhere: Elsewhere = _nowhere) -> None:
+        """`elsewhere` is asked for the tables that `tables` lacks."""
         self._tables = {one.table: one for one in tables}
+        self._elsewhere = cache(elsewhere)
+
+    def completed_by(self, elsewhere: Elsewhere) -> Self:
+        """Return these declarations, which ask `elsewhere` for others.
+
+        For the files of one pipeline: its stored partitions may name inputs that these files do not name any more.
+        """
+        return type(self)(self._tables.values(), elsewhere)
 
     def find(self, table: str) -> DeclaredTable | None:
         """Return the declaration of `table`; None if nothing declares it."""
-        return self._tables.get(table)
+        return self._tables.get(table) or self._elsewhere(table)
 
     def every(self) -> list[DeclaredTable]:
-        """Return all declarations, sorted by table."""
+        """Return all declarations, sorted by table, without those from elsewhere."""
         return [self._tables[name] for name in sorted(self._tables)]
 
     def retired(self, table: str, present: Collection[str]) -> Callable[[str], bool]:
@@ -174,7 +192,7 @@ class DeclaredTables:
 
         `present` is sorted once for all keys that are tested.
         """
-        declared = self._tables.get(table)
+        declared = self.find(table)
         if declared is None or declared.retain is None:
             return lambda key: False
         oldest = declared.retain.oldest(declared.cadence, present)
@@ -182,19 +200,19 @@ class DeclaredTables:
 
     def inputs_of(self, table: str) -> list[InputTable]:
         """Return the inputs of `table`, except those that have no declaration."""
-        declared = self._tables.get(table)
+        declared = self.find(table)
         if declared is None:
             return []
         return [
             InputTable(
                 table=source,
-                cadence=self._tables[source].cadence,
+                cadence=found.cadence,
                 lookback=lookback or 0,
                 read_by=declared.cadence,
                 days_begin_in=declared.days_begin_in,
             )
             for source, lookback in declared.inputs.items()
-            if source in self._tables
+            if (found := self.find(source)) is not None
         ]
 
     def with_inputs(self, table: str) -> list[DeclaredTable]:
@@ -202,7 +220,7 @@ class DeclaredTables:
         found: dict[str, DeclaredTable] = {}
         todo = [table]
         while todo:
-            declared = self._tables.get(todo.pop())
+            declared = self.find(todo.pop())
             if declared is not None and declared.table not in found:
                 found[declared.table] = declared
                 todo += declared.inputs
@@ -216,7 +234,7 @@ class DeclaredTables:
             if table in visited:
                 return
             visited.add(table)
-            declared = self._tables.get(table)
+            declared = self.find(table)
             for source in sorted(declared.inputs if declared else ()):
                 visit(source)
             found[table] = None
