@@ -14,6 +14,7 @@ import re
 import select
 import subprocess
 import sys
+from collections import deque
 from collections.abc import Generator
 from contextlib import contextmanager
 
@@ -21,6 +22,9 @@ from resources.memory import MemoryLimit, kernel_kills, memory_limit, out_of_mem
 from resources.words import in_bytes
 
 _LOOK_SECONDS = 0.2
+_LOOKS_OF_A_DEATH = 50
+"""Looks, for 10 s or more, before the end of a process at which the kernel may have killed it: it gives its memory back
+first. Kills before that were of other processes of its cgroup."""
 _ALLOCATION_FAILED = re.compile(rb"memory allocation of (\d+) bytes failed")
 """Last words of a Rust library, such as polars."""
 _NO_MEMORY = re.compile(rb"std::bad_alloc|Cannot allocate memory")
@@ -48,13 +52,15 @@ def watched(run_id: str) -> Generator[None]:
 
 def watch(process: int, run_id: str) -> None:
     """Wait for the end of `process`, this process's parent. Report if it died of memory."""
-    limit, kills, peak = memory_limit(), kernel_kills(), 0
+    limit, peak = memory_limit(), 0
+    kills = deque([kernel_kills()], maxlen=_LOOKS_OF_A_DEATH)
     if os.getppid() == process:
         ended = os.pidfd_open(process)
         peak = peak_bytes(process, limit)
         while not select.select([ended], [], [], _LOOK_SECONDS)[0]:
             peak = max(peak, peak_bytes(process, limit))
-    _report(run_id, peak, limit, is_killed=kernel_kills() > kills)
+            kills.append(kernel_kills())
+    _report(run_id, peak, limit, is_killed=kernel_kills() > kills[0])
 
 
 def _report(run_id: str, peak: int, limit: MemoryLimit, *, is_killed: bool) -> None:

@@ -62,6 +62,19 @@ def test_a_launch_that_the_kernel_killed_says_limit_and_remedy(tmp_path: Path) -
     assert launch(home, TABLE, WEEK).returncode == 0
 
 
+def test_a_kill_for_memory_of_another_process_is_not_the_runs(tmp_path: Path) -> None:
+    """The kernel counts the kills of a cgroup, and somebody kills the run later."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / HOW).write_text("child")
+    with _limited_group() as group:
+        died = launch(
+            home, TABLE, WEEK, limited=lambda: (group / "cgroup.procs").write_text(str(os.getpid()))
+        )
+    assert died.returncode == -9, died.stderr
+    assert "OutOfMemory" not in died.stderr
+
+
 def test_a_full_disk_under_the_lake_is_named_and_the_next_run_lands(tmp_path: Path) -> None:
     home, (day,) = tmp_path / "home", days(1)
     home.mkdir()

@@ -9,6 +9,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from datetime import date
 from pathlib import Path
@@ -17,12 +18,14 @@ import numpy as np
 import polars as pl
 
 from ml_assets import cli
+from ml_assets.dagster_host import run_watcher
 from ml_assets.defs.store_demand import source
 from ml_assets.foundation.checkout import ROOT
 from resources.settings import Settings
 
 HOW = "greedy"
-"""File of the home: `polars` or `numpy`, the library by which the source takes memory; or `kill`: it sends SIGKILL."""
+"""File of the home: `polars` or `numpy`, the library by which the source takes memory; `kill`: it sends SIGKILL;
+`child`: it sends SIGKILL long after the kernel killed a child of it for memory."""
 BLOCK = 10_000_000
 """Values of 8 bytes that are taken at once."""
 HONEST = source.read_sales
@@ -40,11 +43,32 @@ def take_memory(home: Path) -> None:
     if not (home / HOW).exists():
         return
     how = (home / HOW).read_text()
-    if how == "kill":
+    if how == "child":
+        died = subprocess.run([sys.executable, "-c", _TAKE])
+        assert died.returncode == -signal.SIGKILL
+        _wait_for_looks_of_the_watcher(100)
+    if how in ("kill", "child"):
         os.kill(os.getpid(), signal.SIGKILL)
     taken: list[object] = []
     while True:
         taken.append(pl.Series([0]).new_from_index(0, BLOCK) if how == "polars" else np.ones(BLOCK))
+
+
+_TAKE = "taken = []\nwhile True: taken.append(b'x' * 80_000_000)"
+
+
+def _wait_for_looks_of_the_watcher(looks: int) -> None:
+    """Wait until the process beside the run has slept so many times."""
+    children = Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    (watcher,) = [one for one in children if run_watcher.__name__ in Path(f"/proc/{one}/cmdline").read_text()]
+
+    def sleeps() -> int:
+        words = Path(f"/proc/{watcher}/status").read_text().split()
+        return int(words[words.index("voluntary_ctxt_switches:") + 1])
+
+    until = sleeps() + looks
+    while sleeps() < until:
+        time.sleep(0.1)
 
 
 def launch(
