@@ -1,10 +1,13 @@
 """Base of the components: a strict spec from YAML, and Dagster's objects for its sections.
 
-Here: partitions and their mappings, automation conditions, freshness policies.
+Here: partitions and their mappings, automation conditions, freshness policies, signatures of ops.
 """
 
+from collections.abc import Callable
 from datetime import timedelta
-from typing import Any, ClassVar, Self, cast
+from inspect import Signature, signature
+from types import CodeType
+from typing import Any, ClassVar, Self, TypeVar, cast
 
 import dagster as dg
 from pydantic import BaseModel
@@ -13,6 +16,22 @@ from ml_assets.components.specs import FreshnessSection
 from ml_assets.data.tables.cadence import HOUR_KEY, CadenceKind, PartitionsSection
 from ml_assets.foundation.days import after
 from ml_assets.foundation.sections import Section
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+_SIGNATURES: dict[CodeType, Signature] = {}
+
+
+def signed(function: Function) -> Function:
+    """Return the function of an op with its signature noted at it.
+
+    Dagster asks for the signature of each op 16 times, and Python would read it anew each time. Functions of the same
+    text, which differ in their closures, share it.
+    """
+    made: Any = function
+    if made.__code__ not in _SIGNATURES:
+        _SIGNATURES[made.__code__] = signature(made)
+    made.__signature__ = _SIGNATURES[made.__code__]
+    return function
 
 
 class SpecComponent(dg.Component):

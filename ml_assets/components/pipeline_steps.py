@@ -10,6 +10,7 @@ from typing import Any
 
 import dagster as dg
 
+from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.metadata import RANGE_END, RANGE_START, RESOURCES
 from ml_assets.components.pages import (
@@ -57,6 +58,7 @@ def validate_inputs_op(spec: TrainingPipelineSpec) -> dg.OpDefinition:
         "rejected and unusable ones by name.",
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def validate_inputs(
         context: dg.OpExecutionContext,
         platform: dg.ResourceParam[Platform],
@@ -104,6 +106,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         description="Freeze the window at one commit: splits, fitted encodings, shards; keep it in the lake.",
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def snapshot(
         context: dg.OpExecutionContext,
         platform: dg.ResourceParam[Platform],
@@ -197,6 +200,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
         description="Train with torchrun; live metrics on this page and in MLflow.",
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def train(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], training_set: TrainingSet
     ) -> dg.Output[TrainedModel]:
@@ -265,6 +269,7 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         description="Score challenger, champion, naive baseline and a regression on the same holdout; apply the gates.",
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def evaluate(
         context: dg.OpExecutionContext,
         platform: dg.ResourceParam[Platform],
@@ -330,6 +335,7 @@ def register_op(spec: TrainingPipelineSpec, registered_model: dg.AssetKey) -> dg
         description="Register the bundle in MLflow unless a gate rejected it.",
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def register(
         context: dg.OpExecutionContext,
         platform: dg.ResourceParam[Platform],

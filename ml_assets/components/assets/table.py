@@ -12,7 +12,7 @@ from typing import Any
 
 import dagster as dg
 
-from ml_assets.components.base import condition_named, freshness_policy, partitions_definition
+from ml_assets.components.base import condition_named, freshness_policy, partitions_definition, signed
 from ml_assets.components.checks.table import check_results, check_specs
 from ml_assets.components.failures import OUT_OF_REACH, RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.metadata import (
@@ -99,7 +99,7 @@ def ranged_asset(
         retry_policy=RETRY_TRANSIENT,
         **declared,
     )
-    return made(published)
+    return made(signed(published))
 
 
 def require_all(made: str, possible: Plan) -> None:

@@ -15,6 +15,7 @@ from typing import Any, TypeGuard
 
 import dagster as dg
 
+from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
 from ml_assets.components.pages import table_of
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
@@ -77,6 +78,7 @@ def leakage_check(spec: FeatureTableSpec, table: TableSpec) -> dg.AssetChecksDef
         can_subset=True,  # so that a run may leave the check out
         retry_policy=RETRY_TRANSIENT,
     )
+    @signed
     def leakage(
         context: dg.AssetCheckExecutionContext,
         platform: dg.ResourceParam[Platform],
