@@ -16,6 +16,7 @@ from resources.pool.own_ray import own_ray
 ROOT = Path(__file__).parents[2]
 
 
+@pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_workers_without_a_disk_in_common_make_the_same_objects(
     servers: RunningServers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -28,7 +28,8 @@ PATIENCE = 86400
 """Seconds for which Dagster waits for a server and a run: on a busy machine they start late."""
 
 
-@pytest.mark.timeout(0)
+@pytest.mark.nightly
+@pytest.mark.timeout(3600)
 def test_a_divided_backfill_lands_each_partition_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
