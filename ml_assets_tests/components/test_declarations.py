@@ -50,7 +50,7 @@ def test_a_typo_in_a_key_is_one_line_with_file_line_and_nearest_key(
         pytest.param(
             "cadence: weekly",
             "cadence: wekly",
-            "'wekly' should be 'hourly', 'daily', 'weekly' or 'monthly'",
+            "'wekly' should be 'hourly', 'daily', 'weekly', 'monthly', 'quarterly' or 'yearly'",
             id="word",
         ),
         pytest.param(
