@@ -175,6 +175,12 @@ CASES = {
         ("quarter",),
         cadence="quarterly",
     ),
+    "days_in_a_form_of_their_own": Case(
+        "day,sold",
+        [f"{d:%Y %m %d},{d.day}" for d in DAYS],
+        ("day",),
+        options={"date_format": "%Y %m %d"},
+    ),
     "years": Case(
         "Year,births,sold",
         [f"{1940 + n},{2000 + n % 9},{n % 7}" for n in range(70)],
@@ -398,6 +404,13 @@ MISTAKES = [
         "line 2: 'x' holds 'name 0', which is not a date",
     ),
     ("wrong_format", f"day,sold\n{DATED}", {"date": "day", "date_format": "%d.%m.%Y"}, "holds '2024-01-01'"),
+    ("year_0", f"day,sold\n0000-01-01,1\n{DATED}", {}, "line 2: 'day' is not in the years 1 to 9999"),
+    (
+        "month_or_quarter",
+        "at,sold\n" + "\n".join(f"{2000 + n // 4}-{n % 4 + 1},{n}" for n in range(60)),
+        {},
+        "'at' reads as months and as quarters, such as '2000-1': add --date-format '%Y-%m' or --date-format '%Y-%q'",
+    ),
     ("no_format", f"day,sold\n{DATED}", {"date_format": "%Q"}, "--date-format '%Q' has %Q: use %Y"),
     ("zone", f"day,a,sold\n{SOLD}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?"),
     ("cadence", f"day,a,sold\n{SOLD}", {"cadence": "dayly"}, "--cadence dayly: did you mean 'daily'?"),

@@ -187,7 +187,7 @@ def window_of(platform: Any, training_set: Any, partitions: int, folder: Path) -
     first, indexes, shards = 0, [], []
     for name in SPLITS:
         rows = len(getattr(split, name)) * ROWS
-        indexes.append(write_index(folder, name, np.arange(first, first + rows)))
+        indexes.append(write_index(folder, name, [np.arange(first, first + rows)]))
         if (
             name == "validation"
         ):  # the step measures the loss of the weights again, on the rows of the training

@@ -45,6 +45,9 @@ _MONTHS = {
     "%b %Y": "Jan 2024",
     "%B %Y": "January 2024",
     "%b-%Y": "Jan-2024",
+    "%Y-%q": "2024-1",
+    "%Y/%q": "2024/1",
+    "%q/%Y": "1/2024",
     "%Y-Q%q": "2024-Q1",
     "%YQ%q": "2024Q1",
     "%Y Q%q": "2024 Q1",
@@ -104,7 +107,9 @@ class TimeColumn:
             return f"moments{offset}" if self.is_time else "dates"
         if self.form == _YEAR:
             return "written as 2024"
-        day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len)
+        day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len, default="")
+        if not day:
+            return f"written as '{self.form}'"
         offset = " and its offset from UTC" * self.has_offset
         return "written as " + (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
 
@@ -141,8 +146,10 @@ def time_columns(
     if ambiguous:
         name, forms = ambiguous[0]
         first = present(frame[name]).drop_nulls()[0]
+        has_quarters = any("%q" in one for one in forms)
+        ways = "as months and as quarters" if has_quarters else "with the day first and with the month first"
         raise CsvRefused(
-            f"{rows.path}: '{titles[name]}' reads with the day first and with the month first, such as {first!r}: add "
+            f"{rows.path}: '{titles[name]}' reads {ways}, such as {first!r}: add "
             + " or ".join(f"--date-format '{one}'" for one in forms)
         )
     for name in [name for name in asked if frame.schema[name] == pl.String and rows.form != "sql"]:
@@ -218,7 +225,7 @@ def _distinct(forms: Sequence[str], some: pl.Series) -> list[str]:
     """Return forms without those that read the same dates as an earlier one: `%S` and `%S%.f`, `%b` and `%B` of May."""
     kept: dict[tuple[object, ...], str] = {}
     for form in forms:
-        kept.setdefault(tuple(_dates(some.head(1000), form)), form)
+        kept.setdefault(tuple(_dates(some.head(1000), form).to_physical()), form)
     return list(kept.values())
 
 

@@ -1,4 +1,4 @@
-"""What a scaffold says and looks for in partitions of each length: days, weeks, months, quarters, years."""
+"""Lengths of partitions, days to years: what a scaffold says of each, and looks for in it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,7 +24,7 @@ class PartitionUnit:
     recent: tuple[int, int]
     """Number of recent values, and the largest distance at which they are looked for."""
     season: str = ""
-    """What a partition has in common with those at the distances `seasons`."""
+    """Word for what a partition has in common with those at the distances `seasons`."""
     seasons: tuple[int, ...] = ()
     whole_years: int | None = None
     """Partitions of training from which the season is a feature: a year; two if a year has one value of each."""
