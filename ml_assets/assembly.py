@@ -49,18 +49,18 @@ def build_defs(
     folder, and a `platform` to inspect afterwards. Raises `DeclarationRefused` with one line per fault in the files of
     the defs folder, and for a name in `only` that no `defs.yaml` declares.
     """
+    single: SingleComponents | None = None
     if components is None:
         with in_one_line():
             tree = tree or PipelineTree.for_project(Path(__file__).parent)
-            pipelines = _of(tree, only) if only else tree.build_defs()
+            single = SingleComponents(tree) if only else None
+            pipelines = _of(single, only) if single else tree.build_defs()
         require_consistent(pipelines)
-        tables = declared_tables(pipelines)
-        if only:
-            tables = tables.completed_by(SingleComponents(tree).table)
     else:  # no component uses its load context
         context: Any = None
         pipelines = dg.Definitions.merge(*(one.build_defs(context) for one in components))
-        tables = declared_tables(pipelines)
+    tables = declared_tables(pipelines)
+    tables = tables.completed_by(single.table) if single else tables
     settings = settings or Settings()
     return dg.Definitions.merge(
         runnable(pipelines, platform or Platform(settings), tables),
@@ -83,8 +83,8 @@ def build_defs(
     )
 
 
-def _of(tree: PipelineTree, names: Sequence[str]) -> dg.Definitions:
-    found = SingleComponents(tree).definitions_of(names)
+def _of(single: SingleComponents, names: Sequence[str]) -> dg.Definitions:
+    found = single.definitions_of(names)
     if found is None:
         raise DeclarationRefused(
             f"ML_ASSETS_ONLY is {', '.join(names)}: a name is not declared, or a Python file defines assets, which "

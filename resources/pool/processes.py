@@ -84,7 +84,7 @@ class _KeptPool:
         self._workers = workers
         self._seconds_here = seconds_here
         self._slots: list[_Slot] = []
-        self._lent_slots: set[_Slot] = set()
+        self._idle: list[_Slot] = []
 
     def map(
         self,
@@ -104,18 +104,18 @@ class _KeptPool:
     @contextmanager
     def _lent(self, at_once: int | None, tasks: int) -> "Generator[_Processes]":
         number = min(self._workers, tasks, at_once or tasks)
-        idle = [one for one in self._slots if one not in self._lent_slots][:number]
+        idle, self._idle = self._idle[:number], self._idle[number:]
         started = [_Slot() for _ in range(number - len(idle))]
-        lent = {*idle, *started}
         self._slots += started
-        self._lent_slots |= lent
-        processes = _Processes([*idle, *started])
+        lent = [*idle, *started]
+        processes = _Processes(lent)
         try:
             yield processes
         finally:
             # Those that work are in the middle of tasks that nobody waits for any more.
-            self._slots = [one for one in self._slots if not (one in lent and one.calls)]
-            self._lent_slots -= lent
+            working = [one for one in lent if one.calls]
+            self._slots = [one for one in self._slots if one not in working]
+            self._idle += [one for one in lent if one not in working]
             processes.end_working()
 
     def end(self) -> None:

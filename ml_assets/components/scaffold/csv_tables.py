@@ -22,7 +22,7 @@ from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
-from ml_assets.components.scaffold.units import UNITS, PartitionUnit, coarser, finer
+from ml_assets.components.scaffold.units import UNITS, PartitionUnit, neighbours
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
@@ -105,7 +105,6 @@ class CsvTable:
     """Column of the event time."""
     time_zone: str
     """Zone in which days begin, and of times without an offset."""
-    unit: PartitionUnit
     cadence: Cadence
     """Partitions from the first to the last with rows."""
     rows: int
@@ -133,6 +132,11 @@ class CsvTable:
     def column(self) -> CsvColumn:
         """Column of the event time."""
         return next(column for column in self.columns if column.name == self.time.name)
+
+    @property
+    def unit(self) -> PartitionUnit:
+        """Length of a partition."""
+        return UNITS[self.cadence.kind]
 
     @property
     def keys(self) -> list[str]:
@@ -231,7 +235,6 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         ),
         time=time,
         time_zone=zone,
-        unit=unit,
         cadence=cadence,
         rows=len(frame),
         present=len(present_days),
@@ -242,8 +245,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         known=in_advance,
         by_hour=by_hour,
         past=past,
-        recent=_recent(unit, cadence, present_days),
-        season=_season(unit, cadence, present_days),
+        recent=_recent(cadence, present_days),
+        season=_season(cadence, present_days),
     )
     words = [name for name in candidates if frame.schema[name] == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
@@ -282,13 +285,13 @@ def _with_guesses(
     """Return the table with a line per guess, each with its runner-up."""
     unit, kind = table.unit.word, table.unit.cadence
     gaps = f"{table.gaps} of {len(table.keys)} {unit}s have no row" if table.gaps else ""
-    longer = coarser(table.unit)
-    neighbours = " or ".join(one.cadence for one in (finer(table.unit), longer) if one)
-    is_sparse = 2 * table.gaps > len(table.keys) and longer is not None
-    sparse = (
-        f"{gaps}: is this {longer.cadence}? --cadence {longer.cadence}"
-        if longer and is_sparse
-        else f"--cadence {neighbours}"
+    shorter, longer = neighbours(table.unit)
+    likelier = longer if 2 * table.gaps > len(table.keys) else None
+    others = " or ".join(one.cadence for one in (shorter, longer) if one)
+    other_cadence = (
+        f"{gaps}: is this {likelier.cadence}? --cadence {likelier.cadence}"
+        if likelier
+        else f"--cadence {others}"
     )
     runners_up = [columns for columns in named if not set(table.series) <= set(columns)] or [
         (one,) for one in naming
@@ -306,7 +309,7 @@ def _with_guesses(
             f"{table.time.name}, {table.time.shown}",
             f"{dated[1].name} also holds dates: --date {dated[1].name}" if len(dated) > 1 else "",
         ),
-        Guess("cadence", kind + (f"; {gaps}" if gaps and not is_sparse else ""), sparse),
+        Guess("cadence", kind + (f"; {gaps}" if gaps and not likelier else ""), other_cadence),
         Guess(
             "time zone",
             table.time_zone,
@@ -376,15 +379,14 @@ def _unit(word: str) -> PartitionUnit | None:
             "--cadence hourly: a model is trained by days or longer partitions, and hours are rows of a day: leave it "
             "out"
         )
-    found = next((one for one in UNITS.values() if one.cadence == word), None)
-    if word and found is None:
+    if word and word not in UNITS:
         raise CsvRefused(f"--cadence {word}{did_you_mean(word, UNITS)}")
-    return found
+    return UNITS.get(word)
 
 
 def _require_partitions(rows: FileRows, unit: PartitionUnit, present: int) -> None:
     if present < LEAST_PARTITIONS:
-        shorter = finer(unit)
+        shorter, _ = neighbours(unit)
         remedy = f", or try --cadence {shorter.cadence}" if shorter else ""
         raise CsvRefused(
             f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
@@ -475,16 +477,18 @@ def _unevenness(starts: pl.Series, *, by_weekday: bool) -> float:
     return float(counted.select((pl.col("count") / usual - 1).abs().max()).item() or 0)
 
 
-def _recent(unit: PartitionUnit, cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+def _recent(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
     """Return the smallest distances at which a fifth of the partitions have earlier rows; 1, 2, … if there are none."""
-    number, largest = unit.recent
+    number, largest = UNITS[cadence.kind].recent
     found = [lag for lag in range(1, largest + 1) if 5 * _with_earlier(cadence, days, lag) >= len(days)]
     return tuple(found[:number] or range(1, number + 1))
 
 
-def _season(unit: PartitionUnit, cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
+def _season(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
     """Return distances of the same season at which half of the partitions have earlier rows."""
-    return tuple(lag for lag in unit.seasons if 2 * _with_earlier(cadence, days, lag) >= len(days))
+    return tuple(
+        lag for lag in UNITS[cadence.kind].seasons if 2 * _with_earlier(cadence, days, lag) >= len(days)
+    )
 
 
 def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:

@@ -136,10 +136,10 @@ def time_columns(
         forms = _forms_of(frame[name], form)
         found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
         ambiguous += [(name, forms)] * (len(forms) > 1)
-    for name in asked if not (found or ambiguous) else ():
-        is_year = name == wanted or titles[name].lower() in _NAMES_OF_YEARS
-        if is_year and frame.schema[name] == pl.String and _forms_of(frame[name], _YEAR):
-            found.append(TimeColumn(name, _YEAR))
+    if not (found or ambiguous):
+        years = [name for name in asked if name == wanted or titles[name].lower() in _NAMES_OF_YEARS]
+        years = [name for name in years if frame.schema[name] == pl.String and _forms_of(frame[name], _YEAR)]
+        found = [TimeColumn(name, _YEAR) for name in years]
     if found:
         # A table is usually in the order of its event time; dates of birth are not.
         return sorted(found, key=lambda one: _unlikeliness(frame[one.name], one))

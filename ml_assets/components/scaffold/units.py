@@ -2,16 +2,15 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal
 
-ModelCadence = Literal["daily", "weekly", "monthly", "quarterly", "yearly"]
+from ml_assets.data.tables.cadence import CadenceKind
 
 
 @dataclass(frozen=True)
 class PartitionUnit:
     """Length of a partition."""
 
-    cadence: ModelCadence
+    cadence: CadenceKind
     word: str
     least_days: int
     """Usual distance of the days with rows from which partitions are that long."""
@@ -30,7 +29,7 @@ class PartitionUnit:
     """Partitions of training from which the season is a feature: a year; two if a year has one value of each."""
 
 
-UNITS: Mapping[ModelCadence, PartitionUnit] = {
+UNITS: Mapping[str, PartitionUnit] = {
     one.cadence: one
     for one in (
         PartitionUnit(
@@ -92,15 +91,11 @@ UNITS: Mapping[ModelCadence, PartitionUnit] = {
         ),
     )
 }
-"""By cadence, from short to long."""
+"""Cadence of a model → its unit, from short to long."""
 
 
-def finer(unit: PartitionUnit) -> PartitionUnit | None:
-    """Return the next shorter unit."""
-    units = list(UNITS.values())
-    return units[units.index(unit) - 1] if units.index(unit) else None
-
-
-def coarser(unit: PartitionUnit) -> PartitionUnit | None:
-    """Return the next longer unit."""
-    return next((one for one in UNITS.values() if finer(one) == unit), None)
+def neighbours(unit: PartitionUnit) -> tuple[PartitionUnit | None, PartitionUnit | None]:
+    """Return the next shorter and the next longer unit."""
+    units = [None, *UNITS.values(), None]
+    at = units.index(unit)
+    return units[at - 1], units[at + 1]
