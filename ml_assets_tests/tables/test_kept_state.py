@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import polars as pl
 import pytest
+from polars import col
 
 from ml_assets.data.tables.derive import WatchedInputs
 from ml_assets.data.tables.kept_state import StateKept, keeping_nothing
@@ -214,9 +215,14 @@ def _importing_a_class() -> int:
     return Rule().of(1)
 
 
+def _by_names_of_columns() -> pl.DataFrame:
+    return pl.DataFrame({"x": [1]}).select(col("x").alias("y"), col.x)
+
+
 @pytest.mark.parametrize(
     "function",
     [
+        _by_names_of_columns,
         _with_a_default,
         _with_an_attribute,
         _combining_flags,
@@ -230,7 +236,10 @@ def _importing_a_class() -> int:
 def test_a_function_that_keeps_nothing_is_never_refused(
     monkeypatch: pytest.MonkeyPatch, function: Callable[[], Any], is_loaded: bool
 ) -> None:
-    """Defaults, attributes and constants that nobody changes, also of a module that the first call imports."""
+    """Defaults, attributes and constants that nobody changes, also of a module that the first call imports.
+
+    `polars.col` has an attribute of every name.
+    """
     if not is_loaded:
         _unload(monkeypatch)
     for _ in range(3):

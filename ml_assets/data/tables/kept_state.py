@@ -13,7 +13,6 @@ import enum
 import functools
 import inspect
 import sys
-import sysconfig
 from collections.abc import Callable, Collection, Generator, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib.util import resolve_name
@@ -22,11 +21,10 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.code.installed import is_installed
 
 _PLATFORM = ("ml_assets", "resources")
 _AUTHORED = "ml_assets.defs"
-_LIBRARIES = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _DEPTH = 8
 """Containers within containers that are compared."""
 _ITEMS = 100_000
@@ -102,7 +100,7 @@ class _Places:
         self._seen: set[int] = set()
         self._held: set[int] = set()
         self._left = 0
-        self._follow(function, getattr(function, "__qualname__", type(function).__name__))
+        self._follow(function, _name_of(function, type(function).__name__))
 
     def variables(self) -> dict[str, tuple[Any, Any]]:
         """Return name → (comparable state, the value itself, which keeps its identity from being used again)."""
@@ -161,7 +159,7 @@ class _Places:
     def _follow_variable(self, name: str, value: Any) -> None:
         if callable(value) and not _has_authored_state(value):
             self._roots.setdefault(name, _Identity(value))
-            self._follow(value, getattr(value, "__qualname__", name))
+            self._follow(value, _name_of(value, name))
         elif not isinstance(value, ModuleType):
             self._hold(name, value)
 
@@ -186,7 +184,7 @@ class _Places:
     def _follow_held(self, value: Any, depth: int) -> None:
         """Follow the functions, caches and classes that a value holds, such as the steps in a list."""
         if callable(value) and not _has_authored_state(value):
-            self._follow(value, getattr(value, "__qualname__", type(value).__qualname__))
+            self._follow(value, _name_of(value, type(value).__qualname__))
             return
         if id(value) in self._held or depth < 0:
             return
@@ -276,6 +274,12 @@ def _is_collection(value: Any) -> bool:
     return type(value).__module__ == "collections" and isinstance(value, Collection)
 
 
+def _name_of(value: Any, otherwise: str) -> str:
+    """Return the name of a function or class. Some objects, such as `polars.col`, have an attribute of every name."""
+    found = getattr(value, "__qualname__", None)
+    return found if isinstance(found, str) else otherwise
+
+
 def _content(cell: CellType) -> Any:
     try:
         return cell.cell_contents
@@ -359,7 +363,4 @@ def _is_authored_module(name: str) -> bool:
     file = getattr(module, "__file__", None) or next(iter(getattr(module, "__path__", ())), None)
     if name == "__main__" or file is None:
         return name == "__main__"
-    path = Path(file).resolve()
-    if path.is_relative_to(ROOT) and not any(part == "site-packages" for part in path.parts):
-        return True
-    return not any(path.is_relative_to(one.resolve()) for one in _LIBRARIES)
+    return not is_installed(Path(file).resolve())

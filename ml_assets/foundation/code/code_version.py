@@ -19,7 +19,6 @@ import importlib.util
 import platform
 import re
 import sys
-import sysconfig
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,6 +26,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from ml_assets.foundation.code.installed import is_installed
 from ml_assets.foundation.code.syntax import (
     MODULES,
     imported_by,
@@ -48,7 +48,6 @@ from ml_assets.foundation.code.syntax import (
 
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"
-_INSTALLED = {"site-packages", "dist-packages"}
 _ENTRANCE = "ml_assets"
 """Parent package of the platform, whose `open` imports every part. Its imports are not followed, or each change of the
 platform would change each version."""
@@ -169,8 +168,7 @@ def _is_own(top: str, _path: tuple[str, ...]) -> bool:
     place = spec.origin or next(iter(spec.submodule_search_locations or ()), "")
     if not Path(place).exists():  # built in, frozen
         return False
-    standard = Path(sysconfig.get_paths()["stdlib"])
-    return not (_INSTALLED & set(Path(place).parts) or Path(place).is_relative_to(standard))
+    return not is_installed(Path(place))
 
 
 def imports_of(statements: Iterable[ast.stmt], module: str, file: Path) -> set[str]:

@@ -13,7 +13,6 @@ import os
 import re
 import signal
 import sys
-import sysconfig
 import time
 import traceback
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import distributed
 
+from ml_assets.foundation.code.installed import is_installed
 from ml_assets.model.training.attempt.attempts import leave_code
 from ml_assets.model.training.process.group import PeerFailed, chain_of, is_lost_peer
 from ml_assets.model.training.process.stop import StopRequest
@@ -120,7 +120,6 @@ _ASK_AGAIN = {408, 425, 429, *range(500, 600)}
 """Status codes of HTTP with which a server refuses a request that it may answer later."""
 _OF_DEVICES = re.compile(r"^DataLoader worker \(pid|\b(CUDA|NCCL|CUDNN|cuDNN|CUBLAS|CUSOLVER|CUFFT)")
 """Words in a `RuntimeError` of torch about a device, or about a process that a signal killed while it loaded data."""
-_LIBRARIES = tuple(f"{sysconfig.get_path(name)}/" for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 _PLATFORM = ("resources", "ml_assets.model.training", "ml_assets.data.snapshots")
 """Packages of the platform whose frames are not the user's code."""
 
@@ -167,4 +166,4 @@ def _status(error: BaseException) -> int | None:
 def _is_of_user(file: str, names: dict[str, object]) -> bool:
     name = str(names.get("__name__", ""))
     is_platform = any(name == one or name.startswith(f"{one}.") for one in _PLATFORM)
-    return not (is_platform or file.startswith(("<", *_LIBRARIES)))
+    return not (is_platform or file.startswith("<") or is_installed(Path(file)))
