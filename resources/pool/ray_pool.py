@@ -45,6 +45,8 @@ _JOIN_SECONDS = 60.0
 """Seconds for which a reached cluster may be without workers: they may be starting."""
 _SLOW_START = "Proxy failed to Connect to backend"
 """Words of the client server of a head whose process for this client needs more than 30 s to listen."""
+_STARTS = 4
+"""Most processes that a head starts for this client, one after the other, until one listens."""
 _END_SECONDS = 10.0
 """Seconds for which the driver may leave the cluster before it is killed."""
 
@@ -264,7 +266,7 @@ def _pass_on(pipe: Connection, address: str, most: int | None) -> None:
     ray: Any = import_module("ray")  # it reads the environment at its import, and has no complete types
     try:
         _require_listener(address)
-        ray.init(address)
+        _connect(ray, address)
         cpus = _cpus(ray)
         number = min(most or cpus, cpus)
     except Exception as error:  # some of its errors have no type of their own
@@ -278,6 +280,21 @@ def _pass_on(pipe: Connection, address: str, most: int | None) -> None:
     except (OSError, RuntimeError, ray.exceptions.RayError) as error:
         pipe.send(_Away(_in_a_line(error)))
     ray.shutdown()
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Connect to the cluster. A client (`ray://`) tries several times.
+
+    The head forks a process for each client while its own threads use gRPC. Sometimes that process ends at once,
+    without a word, and the client gets one of several errors that have no type of their own.
+    """
+    for left in reversed(range(_STARTS if parts_of(address).scheme == "ray" else 1)):
+        try:
+            ray.init(address)
+            return
+        except Exception:
+            if not left:
+                raise
 
 
 def _require_listener(address: str) -> None:

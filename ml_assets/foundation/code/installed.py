@@ -1,4 +1,4 @@
-"""Which files are of Python's own library or of installed packages; all others are of somebody's project."""
+"""Tell files of Python's own library and of installed packages from those of somebody's project."""
 
 import sysconfig
 from pathlib import Path

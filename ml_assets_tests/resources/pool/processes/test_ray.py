@@ -3,10 +3,12 @@
 import os
 import secrets
 import shutil
+import signal
 import socket
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, closing, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -227,11 +229,37 @@ def test_a_cluster_that_is_away_is_named(tmp_path: Path) -> None:
 def test_a_head_without_patience_for_a_client_is_named(tmp_path: Path) -> None:
     """A client's process in the head needs seconds to start, and minutes on a busy machine. Ray's default is 30 s."""
     with _ray({"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "0"}) as cluster:
-        pool = RayPool(Address(cluster.client_address), None, 0)
+        pool = _client(cluster)
         with pytest.raises(
             PoolUnavailable, match=r"did not answer: .*RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S"
         ):
             list(pool.map(square, squares(2, tmp_path)))
+
+
+@pytest.mark.nightly
+def test_a_client_process_that_ends_at_its_start_is_made_again(tmp_path: Path) -> None:
+    """The head forks it while its threads use gRPC, which sometimes ends it at once."""
+    with (
+        _ray({"RAY_CLIENT_SERVER_CHECK_CHANNEL_TIMEOUT_S": "60"}) as cluster,
+        ThreadPoolExecutor() as threads,
+    ):
+        pool = _client(cluster)
+        killed = threads.submit(_kill_first_client_process, cluster.address)
+        assert [number for number, _ in pool.map(square, squares(3, tmp_path))] == [0, 1, 4]
+        assert killed.result() > 0
+
+
+def _kill_first_client_process(head: str) -> int:
+    """Wait for the process that the head starts for a client; kill it, and return its id."""
+    port = f":{head.rpartition(':')[2]}"
+    while True:
+        for file in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                words = file.read_bytes().decode().split("\0")
+                if "--mode=specific-server" in words and any(word.endswith(port) for word in words):
+                    os.kill(int(file.parent.name), signal.SIGKILL)
+                    return int(file.parent.name)
+        time.sleep(0.05)
 
 
 @pytest.mark.nightly

@@ -1,0 +1,227 @@
+"""Ray of `deployment/kubernetes/ray`: the pod of a run gets the objects of one process, also if a worker is deleted."""
+
+import json
+import secrets
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers.servers_record import storage_variables
+from ml_assets.dagster_host.instance import HOME
+from ml_assets_tests.cluster.cluster_environment import (
+    ENVIRONMENT,
+    MOUNTS,
+    PYTHON,
+    REPOSITORY,
+    ClusterEnvironment,
+    pod,
+    waited_for,
+)
+from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.tables.deadly_features import HELD, made
+from resources.platform import Platform
+from resources.pool.exchange import IN_STORE
+
+pytestmark = [pytest.mark.timeout(3600), pytest.mark.nightly]
+
+FOLDER = REPOSITORY / "deployment" / "kubernetes" / "ray"
+HOLD = "/opt/held"
+"""Folder of the nodes, in the workers' pods."""
+DAYS = (2, 5, 1)
+"""First day, days, and days of a task, of `made`."""
+FROM = [{"configMapRef": {"name": "ml-assets"}}, {"secretRef": {"name": "ml-assets-credentials"}}]
+RUN = f"""
+import json
+from ml_assets_tests.tables.deadly_features import made
+from resources.platform import Platform
+from resources.settings import Settings
+settings = Settings()
+Platform(settings).make_lake_ready()
+named = {{name: getattr(settings, name) for name in settings.model_fields_set - {{"home"}}}}
+print(json.dumps(made(settings.home, *{DAYS}, **named)))
+"""
+
+
+@pytest.fixture(scope="module")
+def hold(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Folder of `deadly_features.HELD`, which pods write."""
+    folder = tmp_path_factory.mktemp("held")
+    folder.chmod(0o777)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def ray(cluster: ClusterEnvironment, running_servers: Servers, hold: Path) -> Iterator[ClusterEnvironment]:
+    """A team's namespace in which head and workers run."""
+    own = f"ray-{cluster.namespace}"
+    cluster.cluster.kubectl("create", "namespace", own)
+    team = ClusterEnvironment(cluster.cluster, own, cluster.s3_endpoint_url)
+    try:
+        team.apply(
+            {
+                "apiVersion": "v1",
+                "kind": "ConfigMap",
+                "metadata": {"name": "ml-assets"},
+                "data": {
+                    "ML_ASSETS_POOL": "ray",
+                    "ML_ASSETS_RAY_ADDRESS": "ray://ray-head:10001",
+                    "ML_ASSETS_POOL_AFTER_SECONDS": "0",
+                    "RAY_AUTH_MODE": "token",
+                },
+            },
+            {
+                "apiVersion": "v1",
+                "kind": "Secret",
+                "metadata": {"name": "ml-assets-credentials"},
+                "stringData": storage_variables(running_servers.record)
+                | {"RAY_AUTH_TOKEN": secrets.token_hex(32)},
+            },
+        )
+        team.apply(*manifests(team, hold))
+        for name in ("ray-head", "ray-worker"):
+            team.kubectl("rollout", "status", f"deployment/{name}", "--timeout=1800s", seconds=1900)
+        yield team
+    finally:
+        cluster.cluster.kubectl("delete", "namespace", own, "--wait=false")
+
+
+def manifests(team: ClusterEnvironment, hold: Path) -> list[dict[str, Any]]:
+    """Return the manifests with this environment in place of the platform's image, for nodes of two cores."""
+    found: list[dict[str, Any]] = list(yaml.safe_load_all(team.cluster.kubectl("kustomize", str(FOLDER))))
+    for one in found:
+        if one["kind"] == "Deployment":
+            spec = one["spec"]["template"]["spec"]
+            (container,) = spec["containers"]
+            assert container["command"][0] == "ray"
+            words = [word.replace("--num-cpus=4", "--num-cpus=1") for word in container["command"][1:]]
+            container["command"] = [PYTHON, "-m", "ray.scripts.scripts", *words]
+            container["resources"]["requests"]["cpu"] = "100m"
+            add_environment(spec, team, {HELD: HOLD}, {**MOUNTS, HOLD: str(hold)}, writable=[HOLD])
+    return found
+
+
+def add_environment(
+    spec: dict[str, Any],
+    team: ClusterEnvironment,
+    variables: dict[str, str],
+    mounts: dict[str, str],
+    writable: list[str],
+) -> None:
+    """Give the container of a pod this environment: image, variables, folders of the node."""
+    (container,) = spec["containers"]
+    container |= {"image": team.image, "imagePullPolicy": "Never"}
+    container["env"] += [
+        {"name": name, "value": value} for name, value in {**ENVIRONMENT, **variables}.items()
+    ]
+    for inside, host in mounts.items():
+        name = inside.rpartition("/")[2]
+        spec["volumes"].append({"name": name, "hostPath": {"path": host}})
+        container["volumeMounts"].append(
+            {"name": name, "mountPath": inside, "readOnly": inside not in writable}
+        )
+
+
+class Run:
+    """A run in a pod of its own, with a lake and artifacts of its own on the servers."""
+
+    def __init__(self, team: ClusterEnvironment, servers: Servers, home: Path) -> None:
+        self.name, self._team = f"run-{secrets.token_hex(3)}", team
+        running = RunningServers(servers)
+        self.settings = running.settings(home)
+        variables = {**running.variables(self.settings), "ML_ASSETS_HOME": HOME}
+        del variables["ML_ASSETS_POOL"]  # that of the ConfigMap
+        for port in servers.record.ports.values():
+            here, there = f"127.0.0.1:{port}", team.cluster.address_for_pods(port)
+            variables = {name: value.replace(here, there) for name, value in variables.items()}
+        made_of = pod(self.name, team.image, RUN)
+        (container,) = made_of["spec"]["containers"]
+        container["envFrom"] = FROM
+        container["env"] += [{"name": name, "value": value} for name, value in variables.items()]
+        for name, inside in (("tmp", "/tmp"), ("home", HOME)):
+            made_of["spec"]["volumes"].append({"name": name, "emptyDir": {}})
+            container["volumeMounts"].append({"name": name, "mountPath": inside})
+        team.apply(made_of)
+
+    def objects(self) -> dict[str, str]:
+        """Wait for the end; return path → SHA-256 of the files that it published."""
+        phase = self._team.wait_for_phase(self.name, "Succeeded", "Failed", seconds=3000)
+        assert phase == "Succeeded", self.said()
+        return json.loads(self.said().splitlines()[-1])
+
+    def phase(self) -> str:
+        """Return the phase of the pod."""
+        return self._team.kubectl("get", "pod", self.name, "-o", "jsonpath={.status.phase}").strip()
+
+    def said(self) -> str:
+        """Return what its pod printed."""
+        return self._team.kubectl("logs", self.name)
+
+    def left(self) -> dict[str, Any]:
+        """Return what S3 keeps of the files of its workers."""
+        return Platform(self.settings).artifacts.files(IN_STORE)
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The objects of one process."""
+    return made(tmp_path_factory.mktemp("alone"), *DAYS, pool="in-process")
+
+
+@pytest.fixture
+def run(ray: ClusterEnvironment, running_servers: Servers, hold: Path, tmp_path: Path) -> Iterator[Run]:
+    """A started run, whose tasks wait for the end of `held`."""
+    for one in hold.iterdir():
+        one.unlink()
+    (hold / "held").touch()
+    yield Run(ray, running_servers, tmp_path / "home")
+    (hold / "held").unlink(missing_ok=True)
+
+
+def ended(run: Run) -> bool:
+    """True if the pod of the run ended, which waits while its tasks are held."""
+    return run.phase() in {"Succeeded", "Failed"}
+
+
+def begun(hold: Path) -> dict[str, str]:
+    """Return day → pod of each call, the newest pod of a day."""
+    calls = sorted(hold.glob("*@*"), key=lambda one: one.stat().st_mtime_ns)
+    return dict(one.name.split("@") for one in calls)
+
+
+def test_a_run_gets_the_objects_of_one_process(
+    run: Run, ray: ClusterEnvironment, hold: Path, alone: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Two workers in two pods take part. S3 keeps nothing of theirs."""
+    waited_for(
+        lambda: len(set(begun(hold).values())) == 2 or ended(run), "tasks in both pods", 1800, run.said
+    )
+    assert not ended(run), run.said()
+    (hold / "held").unlink()
+    began = time.monotonic()
+    assert run.objects() == alone
+    assert run.left() == {}
+    with capsys.disabled():
+        print(f"\n{len(begun(hold))} tasks in pods {sorted(set(begun(hold).values()))}: {len(alone)} equal objects, "
+              f"{time.monotonic() - began:.1f} s later")  # fmt: skip
+
+
+def test_a_worker_pod_deleted_in_the_middle_changes_no_object(
+    run: Run, ray: ClusterEnvironment, hold: Path, alone: dict[str, str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    waited_for(lambda: bool(begun(hold)) or ended(run), "a task in a pod", 1800, run.said)
+    assert not ended(run), run.said()
+    day, deleted = next(iter(begun(hold).items()))
+    ray.kubectl("delete", "pod", deleted, "--grace-period=1", "--wait=true")
+    (hold / "held").unlink()
+    began = time.monotonic()
+    assert run.objects() == alone
+    assert begun(hold)[day] != deleted
+    assert run.left() == {}
+    with capsys.disabled():
+        print(f"\npod {deleted} was deleted in its task of {day}, which {begun(hold)[day]} ran again: {len(alone)} "
+              f"equal objects, {time.monotonic() - began:.1f} s later")  # fmt: skip
