@@ -296,7 +296,7 @@ class RemoteArtifacts:
     def _fs(self) -> Any:
         # A client does not work after a fork, so each process makes its own.
         if self._opened is None or self._opened[0] != os.getpid():
-            import fsspec
+            from resources.artifacts.s3_client import BoundedS3
 
             config: dict[str, Any] = {
                 "connect_timeout": CONNECT_SECONDS,
@@ -307,8 +307,8 @@ class RemoteArtifacts:
             if self._endpoint is not None:
                 # Servers other than AWS rarely have a host name per bucket.
                 config["s3"] = {"addressing_style": "path"}
-            client = fsspec.filesystem(
-                "s3",
+            client = BoundedS3(
+                seconds=2 * (CONNECT_SECONDS + READ_SECONDS),  # botocore asks twice
                 endpoint_url=self._endpoint,
                 config_kwargs=config,
                 use_listings_cache=False,
