@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.split_reader import SPLITS, SplitName
-from ml_assets.data.snapshots.split_rows import SplitScan, TablePartition
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets.model.evaluation.comparison import baseline
 from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.release.bundle_store import Question
@@ -30,10 +31,7 @@ RECORDED: dict[str, list[Any]] = json.loads(FIGURES.read_text())
 def streamed(case: GoldenCase, folder: Path) -> list[Any]:
     """Return the figures as the step of an evaluation gets them: from partitions of a day each, by column."""
     snapshot, fitted = case.snapshot(folder)
-    days = [
-        TablePartition(rows=day.height, frame=day.lazy())
-        for day in case.table().partition_by("partition_date")
-    ]
+    days = store_partitions(case.table(), "partition_date", folder / "table")
     rows: dict[SplitName, SplitScan] = {
         split: SplitScan(snapshot=snapshot, split=split, table=case.table().lazy(), partitions=days)
         for split in SPLITS

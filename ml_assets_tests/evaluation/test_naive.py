@@ -11,9 +11,10 @@ import pytest
 from pydantic import ValidationError
 
 from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.partitions import store_partitions
 from ml_assets.data.snapshots.spec import InputColumns
 from ml_assets.data.snapshots.split_reader import SPLITS, SourceValues, SplitName
-from ml_assets.data.snapshots.split_rows import SplitScan, TablePartition
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.evaluation.comparison.holdout_rows import prediction_fault
 from ml_assets.model.evaluation.spec import BaselineSpec
@@ -95,9 +96,7 @@ class Series:
         )
         source = SourceValues(table="features/series", columns=("label",), partitions={KEYS[0]: "0" * 32})
         snapshot = build_snapshot(chosen, source=source, into=folder)
-        days = [
-            TablePartition(rows=one.height, frame=one.lazy()) for one in frame.partition_by("partition_date")
-        ]
+        days = store_partitions(frame, "partition_date", folder / "table")
         rows: dict[SplitName, SplitScan] = {
             split: SplitScan(snapshot=snapshot, split=split, table=frame.lazy(), partitions=days)
             for split in SPLITS

@@ -12,6 +12,7 @@ from typing import Any
 import polars as pl
 import pytest
 
+from ml_assets.data.snapshots import partitions
 from ml_assets.data.snapshots.partitions import PartitionFiles, StoredFiles, neighbours
 from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.tables.declared import NOTHING_DECLARED
@@ -19,7 +20,6 @@ from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
 from ml_assets.data.validation.contract import Contract
-from ml_assets.model.steps import snapshot
 from ml_assets.model.steps.snapshot import build_training_set, source_values, take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import TrainingSet, ValidatedWindow
@@ -320,7 +320,7 @@ def test_workers_build_the_same_training_set(
 ) -> None:
     """A task is a run of neighbouring partitions; this window has many."""
     before = wide.freeze(tmp_path / "before")
-    monkeypatch.setattr(snapshot, "neighbours", partial(neighbours, at_once=100))
+    monkeypatch.setattr(partitions, "neighbours", partial(neighbours, at_once=100))
     for pool in ({"pool": "in-process"}, {"pool": "processes", "pool_workers": 2, "pool_after_seconds": 0}):
         settings = Settings.model_validate({"home": wide.platform.settings.home, **pool})
         made = Wide(Platform(settings), wide.spec).freeze(tmp_path / pool["pool"])
@@ -333,7 +333,9 @@ def test_a_worker_that_lacks_the_files_of_a_partition_fetches_them(wide: Wide, t
     key = keys(DAYS)[3]
     (path,) = (one.path for one in wide.reader.files(WIDE.table, [key]))
     stored = StoredFiles(platform=wide.platform, commit=wide.reader.commit_id, paths=(path,))
-    there = PartitionFiles(key=key, files=(tmp_path / "elsewhere.parquet",), stored=stored)
+    there = PartitionFiles(
+        key=key, rows=len(rows_of(1)[key]), files=(tmp_path / "elsewhere.parquet",), stored=stored
+    )
     assert pickle.loads(pickle.dumps(there)).scan().collect().equals(rows_of(1)[key])
     (here,) = wide.reader.local_files(WIDE.table, [key])[key]
     assert pickle.loads(pickle.dumps(replace(there, files=(here,)))).files == (here,)

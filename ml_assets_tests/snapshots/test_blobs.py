@@ -77,7 +77,8 @@ def test_a_table_of_many_files_is_read_a_few_blobs_at_a_time(
     monkeypatch.setattr(scatter, "_BLOBS_AT_ONCE", 500)
     split = split_of(table)
     partitions = [
-        PartitionFiles(key=key, files=tuple(files[3 * i : 3 * i + 3])) for i, key in enumerate(split.keys)
+        PartitionFiles(key=key, rows=30, files=tuple(files[3 * i : 3 * i + 3]))
+        for i, key in enumerate(split.keys)
     ]
     into, inputs = tmp_path / "snapshots", InputColumns(numeric=("length",))
     chosen = choose_rows(partitions, split, SPEC, inputs, into=into)

@@ -32,8 +32,8 @@ RECORDED: dict[str, str] = json.loads(Path(__file__).with_name("recorded_digests
 def read_in_runs(partitions: list[PartitionFiles], values: int) -> list[PartitionFiles]:
     """Return runs of at most `values` rows: a column has one value of each."""
     files = {str(number): one.files for number, one in enumerate(partitions)}
-    rows = {str(number): one.scan().collect().height for number, one in enumerate(partitions)}
-    return read_together(files, neighbours(rows, 1, values))
+    rows = {str(number): one.rows for number, one in enumerate(partitions)}
+    return read_together(files, rows, neighbours(rows, 1, values))
 
 
 def outcome(

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ml_assets.data.snapshots import split_rows
-from ml_assets.data.snapshots.partitions import neighbours
+from ml_assets.data.snapshots.partitions import PartitionFiles, neighbours
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError, SplitName
-from ml_assets.data.snapshots.split_rows import SplitScan, TablePartition
+from ml_assets.data.snapshots.split_rows import SplitScan
 from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 from ml_assets_tests.training.small_jobs import ROW_SPEC, feature_table, small_snapshot, split_of
 
@@ -34,12 +34,21 @@ def snapshot(tmp_path_factory: pytest.TempPathFactory) -> Snapshot:
     return small_snapshot(tmp_path_factory.mktemp("snapshot"), TABLE)
 
 
+def stored(rows: pl.DataFrame, file: Path) -> PartitionFiles:
+    """Return a partition with these rows."""
+    if not file.exists():
+        rows.write_parquet(file)
+    return PartitionFiles(key=file.name, rows=rows.height, files=(file,))
+
+
 def scan_of(
     snapshot: Snapshot, split: SplitName, ends: Sequence[int], table: pl.DataFrame = TABLE
 ) -> SplitScan:
     """Return the rows of a split in a table whose partitions end at these rows."""
     bounds = zip([0, *ends], [*ends, table.height], strict=True)
-    partitions = [TablePartition(rows=end - begin, frame=table[begin:end].lazy()) for begin, end in bounds]
+    partitions = [
+        stored(table[begin:end], snapshot.folder.parent / f"{begin}-{end}") for begin, end in bounds
+    ]
     return SplitScan(snapshot=snapshot, split=split, table=table.lazy(), partitions=partitions)
 
 
@@ -94,14 +103,14 @@ def test_another_table_is_refused(snapshot: Snapshot) -> None:
 
 
 def test_partitions_without_a_row_and_other_columns_stay_unread(snapshot: Snapshot, tmp_path: Path) -> None:
-    """A frame of a file that is gone, and one whose other column cannot be decoded, are no trouble."""
-    missing = TablePartition(rows=1200, frame=pl.scan_parquet(tmp_path / "gone.parquet"))
-    broken = (
-        TABLE[1200:]
-        .lazy()
-        .with_columns(other=pl.col("label").map_elements(lambda _: 1 // 0, return_dtype=pl.Int64))
-    )
-    there = TablePartition(rows=TABLE.height - 1200, frame=broken)
+    """A file that is gone, and one whose other column cannot be decoded, are no trouble."""
+    missing = PartitionFiles(key="gone", rows=1200, files=(tmp_path / "gone.parquet",))
+    broken = TABLE[1200:].with_columns(other=pl.lit("unreadable" * 50))
+    there = stored(broken, tmp_path / "there.parquet")
+    content = there.files[0].read_bytes()
+    there.files[0].write_bytes(content.replace(b"unreadable", b"\xff" * 10))
+    with pytest.raises(pl.exceptions.PolarsError):
+        there.scan(["other"]).collect()
     found = SplitScan(snapshot=snapshot, split="holdout", table=TABLE.lazy(), partitions=[missing, there])
     expected = pl.concat(CHOSEN.parts("holdout", COLUMNS)).select(ROW, *COLUMNS)
     assert found.read(COLUMNS).equals(expected)

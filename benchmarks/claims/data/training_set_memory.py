@@ -108,7 +108,7 @@ def write_table(folder: Path, gigabytes: float, numbers: int = NUMBERS, categori
 def build(table: Path, into: Path, workers: int = 0) -> None:
     """Build the training set of a table by workers, 0: in this process; print the CPU seconds of all, the digest, and
     the wall seconds, without those of imports."""
-    partitions = [PartitionFiles(key=file.stem, files=(file,)) for file in sorted(table.iterdir())]
+    partitions = [PartitionFiles(key=file.stem, rows=ROWS, files=(file,)) for file in sorted(table.iterdir())]
     split = split_by_time([one.key for one in partitions], train=len(partitions) - 2, validation=1, holdout=1)
     inputs = InputColumns(numeric=tuple(NUMERIC), categorical=tuple(CATEGORICAL))
     began, before = time.perf_counter(), _cpu_seconds()

@@ -1,17 +1,18 @@
-"""Partitions of a feature table as local files: what a snapshot is built from, one partition at a time.
+"""Partitions of a feature table as local files: what a snapshot is built from and evaluated on, one at a time.
 
 Only the columns that are asked for leave the files. Not here: fetching the files (`tables.reader`), the rules by which
-their rows are chosen (row_rules).
+their rows are chosen (row_rules), the rows of a split (split_rows).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import polars as pl
 
+from ml_assets.data.tables.reader import TableReader
 from resources.platform import Platform
 
 VALUES_AT_ONCE = 2**22
@@ -37,6 +38,7 @@ class PartitionFiles:
     """Parquet files of one partition, or of neighbouring ones that are read together."""
 
     key: str
+    rows: int
     files: tuple[Path, ...]
     """At least one, in the order of the partition's rows."""
     stored: StoredFiles | None = None
@@ -73,15 +75,41 @@ def neighbours(rows: Mapping[str, int], columns: int, at_once: int = VALUES_AT_O
 
 
 def read_together(
-    files: Mapping[str, tuple[Path, ...]], runs: Iterable[Sequence[str]]
+    files: Mapping[str, tuple[Path, ...]], rows: Mapping[str, int], runs: Iterable[Sequence[str]]
 ) -> list[PartitionFiles]:
-    """Return the partitions of each run (`neighbours`) as one; `files` are key → its files."""
+    """Return the partitions of each run (`neighbours`) as one. `files`, `rows`: key → its files, its number of rows."""
     return [
         PartitionFiles(
             key=run[0] if len(run) == 1 else f"{run[0]} to {run[-1]}",
+            rows=sum(rows[key] for key in run),
             files=tuple(file for key in run for file in files[key]),
         )
         for run in runs
+    ]
+
+
+def partitions_of(
+    reader: TableReader, table: str, keys: Sequence[str], columns: int, platform: Platform | None = None
+) -> list[PartitionFiles]:
+    """Return the partitions `keys` of `table`, small neighbouring ones together, of which `columns` will be read.
+
+    With a `platform`, workers on other machines can read them, too. Raises the errors of `TableReader.local_files`.
+    """
+    rows = reader.heights(table, keys)
+    runs = neighbours(rows, columns)
+    found = read_together(reader.local_files(table, keys), rows, runs)
+    if platform is None:
+        return found
+    return [
+        replace(
+            one,
+            stored=StoredFiles(
+                platform=platform,
+                commit=reader.commit_id,
+                paths=tuple(file.path for file in reader.files(table, run)),
+            ),
+        )
+        for one, run in zip(found, runs, strict=True)
     ]
 
 
@@ -104,5 +132,5 @@ def store_partitions(table: pl.DataFrame, column: str, folder: Path) -> list[Par
     for number, (begin, end) in enumerate(zip(begins, [*begins[1:], table.height], strict=True)):
         file = folder / f"{number:05d}.parquet"
         table.slice(begin, end - begin).write_parquet(file)
-        stored.append(PartitionFiles(key=str(keys[begin]), files=(file,)))
+        stored.append(PartitionFiles(key=str(keys[begin]), rows=end - begin, files=(file,)))
     return stored

@@ -14,10 +14,11 @@ import numpy as np
 import polars as pl
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.partitions import neighbours
+from ml_assets.data.snapshots.partitions import PartitionFiles, partitions_of
 from ml_assets.data.snapshots.row_choice import ROW
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SnapshotError, SplitName, verify_file
 from ml_assets.data.tables.reader import TableReader
+from resources.platform import Platform
 
 _parquet: Any = import_module(
     "pyarrow.parquet"
@@ -29,31 +30,15 @@ _VALUES_AT_ONCE = 2**23
 
 
 @dataclass(frozen=True, kw_only=True)
-class TablePartition:
-    """One partition of a feature table, or neighbouring ones that are read together."""
-
-    rows: int
-    frame: pl.LazyFrame
-    """Its rows, in their order."""
-    keys: tuple[str, ...] = ()
-    """Keys of the partitions; none for a table that is in no lake."""
-
-    def at(self, rows: NDArray[np.int64], columns: Sequence[str], numbers: NDArray[np.int64]) -> pl.DataFrame:
-        """Return `columns` of some rows, which are ascending numbers from 0, and `ROW`, which holds `numbers`."""
-        frame = pl.DataFrame({ROW: numbers})
-        return frame.hstack(_gathered(self.frame.select(columns), rows)) if columns else frame
-
-
-@dataclass(frozen=True, kw_only=True)
 class SplitPart:
     """Some neighbouring rows of a split, by their numbers in their partitions."""
 
-    pieces: tuple[tuple[TablePartition, NDArray[np.int64]], ...]
+    pieces: tuple[tuple[PartitionFiles, NDArray[np.int64]], ...]
     """Partitions, in their order, and numbers from 0 of their rows."""
 
     def read(self, columns: Sequence[str]) -> pl.DataFrame:
         """Return `columns`, which the table has, of all rows, and `ROW`, their numbers in their partitions."""
-        return pl.concat(partition.at(rows, columns, rows) for partition, rows in self.pieces)
+        return pl.concat(_rows_at(partition, rows, columns, rows) for partition, rows in self.pieces)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +54,7 @@ class SplitScan:
     split: SplitName
     table: pl.LazyFrame
     """All rows of all partitions, for blobs."""
-    partitions: Sequence[TablePartition]
+    partitions: Sequence[PartitionFiles]
     """Partitions of the table, in the order of their rows."""
 
     @property
@@ -130,11 +115,11 @@ class SplitScan:
     def _frames(self, columns: Iterable[str], numbers: Iterable[NDArray[np.int64]]) -> Iterator[pl.DataFrame]:
         names = self.known(columns)
         for partition, inside, rows in self._pieces(numbers):
-            yield partition.at(inside, names, rows)
+            yield _rows_at(partition, inside, names, rows)
 
     def _pieces(
         self, numbers: Iterable[NDArray[np.int64]]
-    ) -> Iterator[tuple[TablePartition, NDArray[np.int64], NDArray[np.int64]]]:
+    ) -> Iterator[tuple[PartitionFiles, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each partition with some of the rows `numbers`, and these: numbers in the partition, in the table."""
         ends = np.cumsum([partition.rows for partition in self.partitions])
         for at, rows in _by_partition(numbers, ends):
@@ -148,17 +133,18 @@ class SplitScan:
 
 
 def rows_of(
-    reader: TableReader, table: str, keys: Sequence[str], snapshot: Snapshot
+    reader: TableReader,
+    table: str,
+    keys: Sequence[str],
+    snapshot: Snapshot,
+    platform: Platform | None = None,
 ) -> dict[SplitName, SplitScan]:
     """Return split → its rows in the partitions `keys` of `table`, from which `snapshot` was made.
 
-    Raises the errors of `TableReader.scan`.
+    With a `platform`, workers on other machines can read them, too. Raises the errors of `TableReader.scan`.
     """
-    whole, heights = reader.scan(table, keys), reader.heights(table, keys)
-    partitions = tuple(
-        TablePartition(rows=sum(heights[key] for key in run), frame=reader.scan(table, run), keys=tuple(run))
-        for run in neighbours(heights, len(whole.collect_schema()))
-    )
+    whole = reader.scan(table, keys)
+    partitions = partitions_of(reader, table, keys, len(whole.collect_schema()), platform)
     return {
         split: SplitScan(snapshot=snapshot, split=split, table=whole, partitions=partitions)
         for split in SPLITS
@@ -217,9 +203,14 @@ def _by_partition(
         yield now, np.concatenate(waiting)
 
 
-def _gathered(frame: pl.LazyFrame, rows: NDArray[np.int64]) -> pl.DataFrame:
-    """Return `rows` of `frame`, which are ascending numbers from 0."""
+def _rows_at(
+    partition: PartitionFiles, rows: NDArray[np.int64], columns: Sequence[str], numbers: NDArray[np.int64]
+) -> pl.DataFrame:
+    """Return `columns` of some rows, which are ascending numbers from 0, and `ROW`, which holds `numbers`."""
+    frame = pl.DataFrame({ROW: numbers})
+    if not columns:
+        return frame
     # The slice leaves row groups before the first row and behind the last one unread.
-    found = frame.slice(int(rows[0]), int(rows[-1] - rows[0]) + 1).collect()
+    found = partition.scan(columns).slice(int(rows[0]), int(rows[-1] - rows[0]) + 1).collect()
     # Most often every row between them is in the split.
-    return found if found.height == len(rows) else found[rows - rows[0]]
+    return frame.hstack(found if found.height == len(rows) else found[rows - rows[0]])

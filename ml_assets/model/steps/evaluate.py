@@ -87,13 +87,13 @@ def _score(
     keys = training_set.keys
     fitted = fitted_of(snapshot)
     label, objective, classes = snapshot.label, spec.evaluation.objective, fitted.classes
-    rows = rows_of(reader, training_set.table, keys, snapshot)
+    rows = rows_of(reader, training_set.table, keys, snapshot, platform)
     made_by = versions_behind(reader, training_set.table, keys)
     bundle = bundle_of(
         spec, job, snapshot, result, rows["holdout"], made_by, training_set.seen, bundles_of(platform)
     )
     key, weight = spec.features.primary_key, snapshot.weight or None
-    workers = SplitWorkers(platform=platform, reader=reader, table=training_set.table, pool=pool)
+    workers = SplitWorkers(platform=platform, pool=pool)
     measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], bundle.facts.question, workers)
     holdout = measured_rows.holdout
     challenger = ServingModel.load(bundle.folder)

@@ -108,7 +108,7 @@ def _parts(
         first, behind = np.searchsorted(numbers, (begin, end))
         if first == len(numbers):
             return
-        rows = partition.frame.select(columns.names).collect()
+        rows = partition.scan(columns.names).collect()
         yield LabelledPart(
             rows=with_class_ids(rows, columns.label, classes),
             asked=numbers[first:behind] - begin,

@@ -2,7 +2,7 @@
 
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from pathlib import Path
 
@@ -11,7 +11,7 @@ import polars as pl
 from ml_assets.data.features.encoding import FittedState
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
-from ml_assets.data.snapshots.partitions import PartitionFiles, StoredFiles, neighbours, read_together
+from ml_assets.data.snapshots.partitions import partitions_of
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, require_lists_begin
 from ml_assets.data.snapshots.spec import Cutoffs, InputColumns, RowSpec, Split, split_by_time
 from ml_assets.data.snapshots.split_reader import Snapshot, SourceValues
@@ -124,7 +124,7 @@ def build_training_set(
     """
     columns = spec.features
     reader = TableReader(platform.lake, validated.commit)
-    partitions = _partitions(platform, reader, validated, len(spec.training_columns))
+    partitions = partitions_of(reader, validated.table, validated.keys, len(spec.training_columns), platform)
     split, rows = row_choice(spec, validated.keys)
     inputs: InputColumns | FittedState = InputColumns(
         numeric=columns.numeric, categorical=columns.categorical, min_count=columns.min_count
@@ -165,23 +165,6 @@ def _kept(platform: Platform) -> Generator[tuple[PartitionPool, PartitionPool]]:
         pool = kept.enter_context(platform.pool.kept())
         is_here = platform.pool_here is platform.pool
         yield pool, pool if is_here else kept.enter_context(platform.pool_here.kept())
-
-
-def _partitions(
-    platform: Platform, reader: TableReader, validated: ValidatedWindow, columns: int
-) -> list[PartitionFiles]:
-    """Return the partitions of the window, small neighbouring ones together."""
-    table, keys = validated.table, validated.keys
-    files, runs = reader.local_files(table, keys), neighbours(reader.heights(table, keys), columns)
-    stored = [
-        StoredFiles(
-            platform=platform,
-            commit=reader.commit_id,
-            paths=tuple(one.path for one in reader.files(table, run)),
-        )
-        for run in runs
-    ]
-    return [replace(one, stored=there) for one, there in zip(read_together(files, runs), stored, strict=True)]
 
 
 def _require_slices(spec: PipelineSpec, chosen: ChosenRows) -> None:

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ml_assets.data.snapshots.split_rows import SplitPart, SplitScan, TablePartition
-from ml_assets.data.tables.reader import TableReader
+from ml_assets.data.snapshots.split_rows import SplitPart, SplitScan
 from ml_assets.model.release.runtime import (
     GraphFailed,
     InputRefused,
@@ -34,12 +33,9 @@ the same bits."""
 
 @dataclass(frozen=True, kw_only=True)
 class SplitWorkers:
-    """Workers that read a split where it lies, and open a stored model by its digest."""
+    """Workers that open a stored model by its digest. The partitions of a split know where they are stored."""
 
     platform: Platform
-    reader: TableReader
-    """The lake at the commit of the snapshot."""
-    table: str
     pool: PartitionPool
 
 
@@ -59,29 +55,12 @@ class PredictionTask:
     """None: the task never leaves this process."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Travel to a worker with a commit, keys and a digest in place of reader, rows and model."""
+        """Travel to a worker with a digest in place of the model."""
         assert self.workers is not None
-        of = self.workers
-        pieces = [(partition.keys, rows) for partition, rows in self.part.pieces]
-        return {
-            **vars(self),
-            "model": None,
-            "workers": None,
-            "part": (of.platform, of.reader.commit_id, of.table, pieces),
-        }
+        return {**vars(self), "model": None, "workers": self.workers.platform}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        platform, commit, table, pieces = state["part"]
-        reader = TableReader(platform.lake, commit).narrowed(
-            table, [key for keys, _ in pieces for key in keys]
-        )
-        part = SplitPart(
-            pieces=tuple(
-                (TablePartition(rows=0, frame=reader.scan(table, keys), keys=keys), rows)
-                for keys, rows in pieces
-            )
-        )
-        vars(self).update(state, part=part, model=model_here(platform, state["digest"]))
+        vars(self).update(state, workers=None, model=model_here(state["workers"], state["digest"]))
 
 
 def predictions_of(

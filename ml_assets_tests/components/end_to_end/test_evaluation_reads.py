@@ -117,9 +117,9 @@ def test_workers_score_what_the_step_scores(
         platform = Platform(installation.settings.model_copy(update=pool))
         documents.append(evaluate_model(spec, platform, training_set, trained, "again")[0].evaluation)
         reader = TableReader(platform.lake, training_set.source_commit)
-        holdout = rows_of(reader, training_set.table, training_set.keys, snapshot)["holdout"]
+        holdout = rows_of(reader, training_set.table, training_set.keys, snapshot, platform)["holdout"]
         assert holdout.height > 16
-        workers = SplitWorkers(platform=platform, reader=reader, table=training_set.table, pool=platform.pool)
+        workers = SplitWorkers(platform=platform, pool=platform.pool)
         bundle, key = run.facts[EVALUATION]["bundle"], spec.features.primary_key
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(split_predictions, "predict", not_finite)
