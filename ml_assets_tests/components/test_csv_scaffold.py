@@ -34,6 +34,7 @@ from ml_assets.data.validation.volume import VolumePast, volume_findings
 
 ROOT = Path(__file__).parents[2]
 DAYS = [date(2024, 1, 1) + timedelta(days=n) for n in range(90)]
+YEARS = range(1990, 2025)
 WEEKS = [date(2023, 1, 4) + timedelta(weeks=n) for n in range(60)]
 
 
@@ -186,6 +187,32 @@ CASES = {
         [f"{1940 + n},{2000 + n % 9},{n % 7}" for n in range(70)],
         ("year",),
         cadence="yearly",
+    ),
+    "years_of_people_with_dates_of_birth": Case(
+        "year,person,birth_date,income",
+        [f"{n},{who},19{61 + who * 7 % 30}-03-0{who},{n % 7 + who}" for n in YEARS for who in range(1, 6)],
+        ("year", "person"),
+        ("person",),
+        label="income",
+        cadence="yearly",
+        objective="regression",
+    ),
+    "parts_of_the_date_in_other_columns": Case(
+        "date,sold,fiscal_year,quarter,Month,dow",
+        [
+            f"{d},{d.day % 9},{d.year + (d.month > 2)},Q{(d.month + 2) // 3},{d.month},{d.weekday()}"
+            for d in DAYS
+        ],
+        ("date",),
+    ),
+    "quarters_as_series_of_years": Case(
+        "year,quarter,sold",
+        [f"{n},{q},{n % 7 + q}" for n in YEARS for q in range(1, 5)],
+        ("year", "quarter"),
+        ("quarter",),
+        cadence="yearly",
+        options={"entity": "quarter"},
+        objective="regression",
     ),
     "weeks_with_gaps": Case(
         "week,returned",
@@ -355,6 +382,8 @@ RARE = "\n".join(f"{day},{int(n == 3)}" for n, day in enumerate(DAYS))
 NAMES = "\n".join(f"{day},name {n},{day.day}" for n, day in enumerate(DAYS))
 MONTHS_AS_DAYS = "\n".join(f"0{n % 9 + 1}/01/{2000 + n // 9},{n}" for n in range(60))
 TWICE = "\n".join(f"{day},{shop},{day.day}" for day in DAYS for shop in (1, 2, 2))
+ONE_A_YEAR = "\n".join(f"{year},{year % 7}" for year in YEARS)
+QUARTERS = "\n".join(f"{year},{n},{year % 7 + n}" for year in YEARS for n in (1, 2, 3, 4))
 MISTAKES = [
     # the file as a whole
     ("empty", "", {}, "table.csv is empty"),
@@ -411,6 +440,64 @@ MISTAKES = [
         {},
         "'at' reads as months and as quarters, such as '2000-1': add --date-format '%Y-%m' or --date-format '%Y-%q'",
     ),
+    (
+        "year_and_quarter",
+        "year,quarter,sold\n" + QUARTERS,
+        {},
+        "'year' and 'quarter' are a date in two columns: write one column with dates such as 2024Q1; or add --entity",
+    ),
+    (
+        "year_and_month",
+        "Month,FY,sold\n" + "\n".join(f"{DAYS[31 * n]:%b},{year},{n}" for year in YEARS for n in range(3)),
+        {"date": "FY"},
+        "'FY' and 'Month' are a date in two columns: write one column with dates such as 2024-01",
+    ),
+    (
+        "one_bad_year",
+        "Year,sold\n" + ONE_A_YEAR.replace("1993", "93"),
+        {},
+        "line 5: 'Year' holds '93', which is not",
+    ),
+    (
+        "one_bad_date_beside_others",
+        "born,day,sold\n"
+        + "\n".join(f"{d - timedelta(d.day * 3000)},{d},{d.day}" for d in DAYS)
+        + "\n1990-01-01,x,1",
+        {},
+        "line 92: 'day' holds 'x', which is not a date written as 2024-01-31 like the others",
+    ),
+    (
+        "two_forms",
+        "quarter,sold\n" + "\n".join(f"{year}{'-' * (year % 2)}Q1,{year}" for year in YEARS),
+        {},
+        "line 3: 'quarter' holds '1991-Q1', which is not a date written as 2024Q1 like the others",
+    ),
+    (
+        "fiscal_quarter",
+        "quarter,sold\n" + "\n".join(f"FY{year} Q1,{year}" for year in YEARS),
+        {},
+        "line 2: 'quarter' holds 'FY1990 Q1', which is not a date that is understood: write dates as 2024-01-31, "
+        "2024-01, 2024Q1 or 2024, or give --date-format 'FY%Y Q%q'",
+    ),
+    (
+        "years_of_two_digits",
+        "id,Year,sold\n" + "\n".join(f"a,{year % 100:02},{year}" for year in YEARS),
+        {},
+        "line 2: 'Year' holds '90', which is not a date that is understood",
+    ),
+    (
+        "days_of_quarters",
+        "at,sold\n" + "\n".join(f"{year}Q{n},{n}" for year in YEARS for n in (1, 2, 3, 4)),
+        {"cadence": "daily"},
+        "--cadence daily: the rows are a quarter apart or more, so most days would be empty: leave it out, or choose "
+        "quarterly or yearly",
+    ),
+    (
+        "quarters_of_years",
+        f"year,sold\n{ONE_A_YEAR}",
+        {"cadence": "quarterly"},
+        "the rows are a year apart or more",
+    ),
     ("no_format", f"day,sold\n{DATED}", {"date_format": "%Q"}, "--date-format '%Q' has %Q: use %Y"),
     ("zone", f"day,a,sold\n{SOLD}", {"time_zone": "Europe/Berlim"}, "did you mean 'Europe/Berlin'?"),
     ("cadence", f"day,a,sold\n{SOLD}", {"cadence": "dayly"}, "--cadence dayly: did you mean 'daily'?"),
@@ -421,7 +508,14 @@ MISTAKES = [
         {},
         "has rows of 12 days: a first model needs",
     ),
-    ("few_months", f"day,a,sold\n{SOLD}", {"cadence": "monthly"}, "has rows of 1 months"),
+    ("few_months", f"day,a,sold\n{SOLD}", {"cadence": "monthly"}, "or try --cadence daily"),
+    (
+        "few_years",
+        "\n".join(["year,sold", *ONE_A_YEAR.split()[:12]]),
+        {},
+        "has rows of 12 years: a first model needs at least 20 for training, validation and holdout: give a file with "
+        "more",
+    ),
     # numbers
     (
         "thousands",
@@ -558,6 +652,67 @@ def test_each_form_of_a_file_becomes_the_same_table(
     )
     rows = pl.concat(frames.values()).drop("known_at")
     assert rows.sort("day", "shop").equals(expected.sort("day", "shop"))
+
+
+TYPED_DATES = {
+    "whole_years": pl.Series("Year", YEARS),
+    "years_of_floats": pl.Series("Year", YEARS, pl.Float64),
+    "categories": pl.Series("at", [f"{year}Q1" for year in YEARS], pl.Categorical()),
+    "months_of_digits": pl.Series("month", [year * 100 + 1 for year in YEARS]),
+    "days_of_digits": pl.Series("at", [year * 10000 + 101 for year in YEARS]),
+}
+
+
+@pytest.mark.parametrize("suffix", WRITE)
+@pytest.mark.parametrize("dates", TYPED_DATES.values(), ids=TYPED_DATES)
+def test_dates_of_numbers_and_categories_are_read(
+    sandbox: DefsFolderSandbox, tmp_path: Path, dates: pl.Series, suffix: str
+) -> None:
+    """Parquet, JSON lines and Excel have numbers and categories where CSV has texts."""
+    file = tmp_path / f"table.{suffix}"
+    sold = pl.Series("sold", [year % 7 for year in YEARS])
+    WRITE[suffix](pl.DataFrame([dates, sold]).with_columns(pl.lit("a").alias("Day")))(file)
+    folder = sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file)})
+    _is_in_house_style(folder, "check", "format")
+    with sandbox.build_component_tree() as tree:
+        dataset = _spec(list(tree.get_all_components(SpecComponent)), Dataset)
+        read = resolve_function(dataset.source.function)
+        frames = {f"{year}-01-01": read(date(year, 1, 1)) for year in YEARS}
+    assert dataset.cadence.kind == "yearly"
+    assert not any(check_partitions(frames, dataset.contract).values())
+    rows = pl.concat(frames.values())
+    assert rows[dates.name.lower()].to_list() == [date(year, 1, 1) for year in YEARS]
+    assert rows["sold"].equals(sold)
+
+
+@pytest.mark.parametrize(
+    ("heading", "form"),
+    [
+        *(("at", form) for form in ("%Yq%q", "Q%q/%Y", "%qQ%y", "%qQ%Y", "Q%q %y", "%yQ%q", "FY%Y")),
+        ("quarter", "%Y%q"),
+        ("fiscal_year", "%Y"),
+    ],
+)
+def test_a_quarter_or_a_year_is_known_by_its_form(tmp_path: Path, heading: str, form: str) -> None:
+    texts = [date(year, 1, 1).strftime(form.replace("%q", "1")) for year in YEARS]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join([f"{heading},sold", *(f"{text},{n}" for n, text in enumerate(texts))]))
+    assert infer(read_rows(file)).keys == [f"{year}-01-01" for year in YEARS]
+
+
+def test_other_columns_are_offered_only_if_they_would_do(tmp_path: Path) -> None:
+    """Parts of the date were offered as label, and cadences that are shorter than the dates."""
+    file = tmp_path / "table.csv"
+    lines = [f"{year}-{n:02}-01,{year},{n},{year % 7},{n % 5}" for year in YEARS for n in range(1, 13)]
+    file.write_text("\n".join(["day,year,month,rain,sold", *lines]))
+    guesses = {about: (value, otherwise) for about, value, otherwise in infer(read_rows(file)).guesses}
+    assert guesses["event time"] == ("day, written as 2024-01-31", "")
+    assert guesses["cadence"] == ("monthly", "--cadence quarterly")
+    assert guesses["entity"][1] == ""
+    assert guesses["label"][1] == "rain could be predicted, too: --label rain"
+    assert "year, month: parts of the date" in guesses["left out"][0]
+    longer = infer(read_rows(file), GivenOptions(cadence="quarterly")).guesses
+    assert ("cadence", "quarterly", "--cadence monthly or yearly") in longer
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,9 @@ class Values:
     written: str = ""
     """`.` or `,` if a number has a unit, or marks between thousands; two words for true and false: `yes no`."""
     chain: str | None = None
-    """Calls by which Python makes `values` of a column with a type of its own; None for a column of texts."""
+    """Calls by which Python makes `values` of a column with a type of its own; None if `values` are read from texts."""
+    cast: str = ""
+    """Call that makes these texts of a column of another type: years of numbers."""
     is_inexact: bool = False
     """True for texts of digits that no number holds exactly."""
 

@@ -16,13 +16,20 @@ import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
-from ml_assets.components.scaffold.event_times import TimeColumn, moments_of, time_columns, unit_of
+from ml_assets.components.scaffold.date_forms import YEAR, TimeColumn, is_named
+from ml_assets.components.scaffold.event_times import (
+    moments_of,
+    parts_of_date,
+    require_undivided,
+    time_columns,
+    units_of,
+)
 from ml_assets.components.scaffold.labels import Label, label_of
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
-from ml_assets.components.scaffold.units import UNITS, PartitionUnit, neighbours
+from ml_assets.components.scaffold.units import UNITS, PartitionUnit
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
@@ -87,6 +94,8 @@ class CsvColumn:
     """Form of its texts, see `Values.written`."""
     chain: str | None = None
     """See `Values.chain`."""
+    cast: str = ""
+    """See `Values.cast`."""
     ge: float | None = None
     le: float | None = None
 
@@ -173,13 +182,17 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
             "Europe/Berlin or --time-zone UTC"
         )
     zone = zone or "UTC"
+    entity = tuple(_named("--entity", name, titles) for name in asked.entity)
+    require_undivided(rows, texts, titles, time, entity)
     moments = moments_of(rows, texts, time, titles[time.name], zone)
     others = typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal), zone)
     values = {found.values.name: found for found in others}
-    if texts.schema[time.name] != pl.String:
+    if not time.form:
         values[time.name] = Values(
             moments, chain=(of_own_type(texts[time.name], zone) or Values(moments)).chain
         )
+    elif texts.schema[time.name] != pl.String:
+        values[time.name] = Values(moments, cast=".cast(pl.String)")
     nested = [titles[name] for name in texts.columns if name not in values and name != time.name]
     frame = pl.DataFrame(
         [
@@ -189,10 +202,10 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
         ]
     )
     days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
-    unit = _unit(asked.cadence) or unit_of(days)
+    units = units_of(days)
+    unit = _unit(rows, asked.cadence, days, units)
     starts = days.dt.truncate(f"1{unit.suffix}")
     present_days: list[date] = starts.unique().sort().to_list()
-    _require_partitions(rows, unit, len(present_days))
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
     keys = cadence.keys(first, last)
@@ -201,13 +214,19 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
     holdout = date.fromisoformat(keys[-window["holdout"]])
 
     wanted = _named("--label", asked.label, titles)
-    entity = tuple(_named("--entity", name, titles) for name in asked.entity)
     _require_entity(frame, entity, time.name, wanted)
-    candidates = [name for name in frame.columns if name not in (time.name, wanted)]
-    named = series_of(frame, time.name, [name for name in candidates if name not in entity])
+    # A part of the date is neither label nor entity, nor has it a past.
+    parts = [
+        *(one.name for one in dated[1:] if one.is_year and is_named(titles[one.name], YEAR)),
+        *parts_of_date(texts.select(frame.columns), {name: titles[name] for name in frame.columns}, days),
+    ]
+    parts = [name for name in dict.fromkeys(parts) if name not in (time.name, wanted, *entity)]
+    candidates = [name for name in frame.columns if name not in (time.name, wanted, *parts)]
+    undated = [name for name in candidates if name not in (*entity, *(one.name for one in dated))]
+    named = series_of(frame, time.name, undated)
     series = entity or (named[0] if named else ())
     key = primary_key(rows, frame, time.name, candidates, series)
-    taken = (time.name, *key, *series, *(one.name for one in dated))
+    taken = (time.name, *key, *series, *(one.name for one in dated), *parts)
     label, possible = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout)
     in_advance = tuple(
         dict.fromkeys(_known(name, titles, frame, time.name, label.name) for name in asked.known)
@@ -253,7 +272,18 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
     inexact = [
         titles[name] for name, found in values.items() if found.is_inexact and name not in (label.name, *key)
     ]
-    return _with_guesses(table, titles, dated, named, naming, possible, inexact, nested)
+    return _with_guesses(
+        table,
+        [one for one in units if _with_rows(days, one) >= LEAST_PARTITIONS],
+        parts,
+        titles,
+        dated,
+        named,
+        naming,
+        possible,
+        inexact,
+        nested,
+    )
 
 
 def window_of(partitions: int, present: int) -> dict[str, int]:
@@ -274,6 +304,8 @@ def window_of(partitions: int, present: int) -> dict[str, int]:
 
 def _with_guesses(
     table: CsvTable,
+    units: Sequence[PartitionUnit],
+    parts: Sequence[str],
     titles: Mapping[str, str],
     dated: Sequence[TimeColumn],
     named: Sequence[tuple[str, ...]],
@@ -285,14 +317,17 @@ def _with_guesses(
     """Return the table with a line per guess, each with its runner-up."""
     unit, kind = table.unit.word, table.unit.cadence
     gaps = f"{table.gaps} of {len(table.keys)} {unit}s have no row" if table.gaps else ""
-    shorter, longer = neighbours(table.unit)
-    likelier = longer if 2 * table.gaps > len(table.keys) else None
-    others = " or ".join(one.cadence for one in (shorter, longer) if one)
-    other_cadence = (
-        f"{gaps}: is this {likelier.cadence}? --cadence {likelier.cadence}"
-        if likelier
-        else f"--cadence {others}"
-    )
+    at = units.index(table.unit)
+    longer = units[at + 1 : at + 2]
+    likelier = longer[0] if longer and 2 * table.gaps > len(table.keys) else None
+    others = " or ".join(one.cadence for one in (*units[:at][-1:], *longer))
+    if likelier:
+        other_cadence = f"{gaps}: is this {likelier.cadence}? --cadence {likelier.cadence}"
+    else:
+        other_cadence = f"--cadence {others}" if others else ""
+    other_dates = [one.name for one in dated[1:] if one.name not in parts or table.time.is_year]
+    unused = [f"{name_some(parts)}: parts of the date"] * bool(parts)
+    left_out = "; ".join([*unused, *([table.past.note] if table.past.note else [])])
     runners_up = [columns for columns in named if not set(table.series) <= set(columns)] or [
         (one,) for one in naming
     ]
@@ -307,7 +342,7 @@ def _with_guesses(
         Guess(
             "event time",
             f"{table.time.name}, {table.time.shown}",
-            f"{dated[1].name} also holds dates: --date {dated[1].name}" if len(dated) > 1 else "",
+            f"{other_dates[0]} also holds dates: --date {other_dates[0]}" if other_dates else "",
         ),
         Guess("cadence", kind + (f"; {gaps}" if gaps and not likelier else ""), other_cadence),
         Guess(
@@ -328,7 +363,7 @@ def _with_guesses(
         ),
         Guess("in advance", ", ".join(table.known) or "no column is known", "--known COLUMN,COLUMN"),
         Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
-        *([Guess("left out", table.past.note)] * bool(table.past.note)),
+        *([Guess("left out", left_out)] * bool(left_out)),
         *([Guess("new names", name_some(renamed))] * bool(renamed)),
         *([Guess("written", name_some(written))] * bool(written)),
         *(
@@ -373,7 +408,8 @@ def _decimal(word: str) -> Decimal | None:
     return marks.get(word)
 
 
-def _unit(word: str) -> PartitionUnit | None:
+def _unit(rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionUnit]) -> PartitionUnit:
+    """Return the unit that `--cadence` names, or the first of `units`, which are those that fit the days with rows."""
     if word == "hourly":
         raise CsvRefused(
             "--cadence hourly: a model is trained by days or longer partitions, and hours are rows of a day: leave it "
@@ -381,17 +417,25 @@ def _unit(word: str) -> PartitionUnit | None:
         )
     if word and word not in UNITS:
         raise CsvRefused(f"--cadence {word}{did_you_mean(word, UNITS)}")
-    return UNITS.get(word)
-
-
-def _require_partitions(rows: FileRows, unit: PartitionUnit, present: int) -> None:
-    if present < LEAST_PARTITIONS:
-        shorter, _ = neighbours(unit)
-        remedy = f", or try --cadence {shorter.cadence}" if shorter else ""
+    unit = UNITS[word] if word else units[0]
+    if unit not in units:
+        raise CsvRefused(
+            f"--cadence {word}: the rows are a {units[0].word} apart or more, so most {unit.word}s would be empty: "
+            f"leave it out, or choose {' or '.join(one.cadence for one in units)}"
+        )
+    if (present := _with_rows(days, unit)) < LEAST_PARTITIONS:
+        enough = [one for one in units if _with_rows(days, one) >= LEAST_PARTITIONS]
+        remedy = f", or try --cadence {enough[-1].cadence}" if enough else ""
         raise CsvRefused(
             f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
             f"training, validation and holdout: give a file with more{remedy}"
         )
+    return unit
+
+
+def _with_rows(days: pl.Series, unit: PartitionUnit) -> int:
+    """Return the number of partitions with rows."""
+    return days.dt.truncate(f"1{unit.suffix}").n_unique()
 
 
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
@@ -501,8 +545,10 @@ def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:
 def _column(values: pl.Series, title: str, found: Values | None, names_rows: bool) -> CsvColumn:
     dtype = type_name(values.dtype)
     ge, le = (None, None) if names_rows or dtype not in NUMERIC else _generous_range(values)
-    written, chain = (found.written, found.chain) if found else ("", None)
-    return CsvColumn(values.name, title, dtype, values.has_nulls(), written, chain, ge, le)
+    found = found or Values(values)
+    return CsvColumn(
+        values.name, title, dtype, values.has_nulls(), found.written, found.chain, found.cast, ge, le
+    )
 
 
 def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:

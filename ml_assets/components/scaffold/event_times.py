@@ -1,170 +1,152 @@
 """The column that dates the rows of a table, the form of its dates, and the length of its partitions."""
 
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import lru_cache
-from itertools import product
+from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import polars as pl
 
-from ml_assets.components.scaffold.column_values import of_own_type, present
+from ml_assets.components.scaffold.column_values import of_own_type
+from ml_assets.components.scaffold.date_forms import (
+    DatedColumn,
+    TimeColumn,
+    dated_column,
+    is_named,
+    read_dates,
+    texts_of,
+)
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
 from ml_assets.components.scaffold.units import UNITS, PartitionUnit
-from ml_assets.data.sources.text_values import TextForm, ValueRefused, time_format, typed
+from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
 from resources.words import name_some
 
-_DAYS = {
-    "%Y-%m-%d": "2024-01-31",
-    "%Y/%m/%d": "2024/01/31",
-    "%Y.%m.%d": "2024.01.31",
-    "%Y%m%d": "20240131",
-    "%d.%m.%Y": "31.01.2024",
-    "%d/%m/%Y": "31/01/2024",
-    "%m/%d/%Y": "01/31/2024",
-    "%d-%m-%Y": "31-01-2024",
-    "%m-%d-%Y": "01-31-2024",
-    "%d.%m.%y": "31.01.24",
-    "%d/%m/%y": "31/01/24",
-    "%m/%d/%y": "01/31/24",
-    "%b %d %Y": "Jan 31 2024",
-    "%b %d, %Y": "Jan 31, 2024",
-    "%B %d %Y": "January 31 2024",
-    "%B %d, %Y": "January 31, 2024",
-    "%d %b %Y": "31 Jan 2024",
-    "%d %B %Y": "31 January 2024",
-    "%d-%b-%Y": "31-Jan-2024",
-    "%d-%b-%y": "31-Jan-24",
-}
-"""Form of a day → an example."""
-_MONTHS = {
-    "%Y-%m": "2024-01",
-    "%Y/%m": "2024/01",
-    "%m/%Y": "01/2024",
-    "%b %Y": "Jan 2024",
-    "%B %Y": "January 2024",
-    "%b-%Y": "Jan-2024",
-    "%Y-%q": "2024-1",
-    "%Y/%q": "2024/1",
-    "%q/%Y": "1/2024",
-    "%Y-Q%q": "2024-Q1",
-    "%YQ%q": "2024Q1",
-    "%Y Q%q": "2024 Q1",
-    "Q%q %Y": "Q1 2024",
-    "Q%q-%Y": "Q1-2024",
-}
-"""Form of a month or a quarter, which stands for its first day → an example."""
-_YEAR = "%Y"
-_NAMES_OF_YEARS = frozenset(["year", "jahr", "yr"])
-"""Headings, in small letters, of columns in which four digits are a year. Elsewhere they are a number."""
-_TIMES = (
-    " %H:%M:%S",
-    "T%H:%M:%S",
-    " %H:%M",
-    "T%H:%M",
-    " %H:%M:%S%.f",
-    "T%H:%M:%S%.f",
-    " %I:%M %p",
-    " %I:%M:%S %p",
-)
-_OFFSETS = ("", "%#z")
-_ENDS = ["".join(parts) for parts in product(_TIMES, _OFFSETS)]
-"""Forms of what may follow a day."""
 _FEW = 20
 """Different dates below which another column of dates is more likely the event time."""
-_MOSTLY = 0.7
-"""Share of the values that are dates, from which a column counts as one of dates with mistakes."""
+_TIMES = (
+    "(.* )?(date|day|week|month|quarter|qtr|year|yr|fy|time|timestamp|period|season|"
+    "datum|tag|woche|monat|quartal|jahr)"
+)
+"""Headings of columns that should hold dates."""
+_FISCAL = ("FY%Y Q%q", "FY%YQ%q", "FY%Y-Q%q", "FY%y Q%q", "FY%yQ%q", "FY%y-Q%q", "Q%q FY%Y", "Q%q FY%y")
+"""Forms of quarters that begin with another month in each company: read only if the person names the form."""
 
 
-@dataclass(frozen=True)
-class TimeColumn:
-    """A column that reads as dates or moments."""
+class _Part(NamedTuple):
+    """A part of a date in a column of its own."""
 
-    name: str
-    form: str = ""
-    """Format of texts, in the notation of `time_format`; empty if the file has a type for them."""
-    dtype: pl.DataType = field(default_factory=pl.String)
-    """Type in the file; a moment that is always midnight is a date."""
+    heading: str
+    values: str
+    of: Callable[[pl.Series], pl.Series]
+    """The number of the part, of days."""
+    whole: str
+    """Example of a date with this part."""
 
-    @property
-    def is_time(self) -> bool:
-        """True if it has times of day."""
-        return "%H" in self.form or "%I" in self.form or isinstance(self.dtype, pl.Datetime)
 
-    @property
-    def has_offset(self) -> bool:
-        """True if its moments include their offset from UTC."""
-        return "%#z" in self.form or (
-            isinstance(self.dtype, pl.Datetime) and self.dtype.time_zone is not None
-        )
-
-    @property
-    def shown(self) -> str:
-        """Words for its form, with an example."""
-        if not self.form:
-            offset = " with their offset from UTC" * self.has_offset
-            return f"moments{offset}" if self.is_time else "dates"
-        if self.form == _YEAR:
-            return "written as 2024"
-        day = max((form for form in (*_DAYS, *_MONTHS) if self.form.startswith(form)), key=len, default="")
-        if not day:
-            return f"written as '{self.form}'"
-        offset = " and its offset from UTC" * self.has_offset
-        return "written as " + (_DAYS | _MONTHS)[day] + (f", with a time{offset}" if self.is_time else "")
+_PARTS = (
+    _Part(r"(fiscal )?(quarter|qtr|q|quartal)", "[Qq]?[1-4]", lambda days: days.dt.quarter(), "2024Q1"),
+    _Part(
+        r"(fiscal )?(month|mon|mm|monat)",
+        "0?[1-9]|1[0-2]|[A-Za-z]{3,9}",
+        lambda days: days.dt.month(),
+        "2024-01",
+    ),
+    _Part("week|wk|woche|kw", "[Ww]?[0-9]{1,2}", lambda days: days.dt.week(), "2024-01-31"),
+    _Part("day of year|doy", "[0-9]{1,3}", lambda days: days.dt.ordinal_day(), "2024-01-31"),
+    _Part("day|dd|tag", "[0-9]{1,2}", lambda days: days.dt.day(), "2024-01-31"),
+    _Part("weekday|day of week|dow|wochentag", "[0-9]", lambda days: days.dt.weekday(), "2024-01-31"),
+)
 
 
 def time_columns(
     rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str, form: str
 ) -> list[TimeColumn]:
-    """Return the columns of dates in `frame` [rows], the most likely event time first.
+    """Return the columns of dates in `frame` [rows], the event time first.
 
     `wanted` is the event time that the person named, `form` the format of its dates; empty if not given. Raises
-    `CsvRefused` without a column of dates, for a value among dates that is none, and for an ambiguous column.
+    `CsvRefused` if the event time is missing or ambiguous, or if one of its values is not a date.
     """
-    asked = [wanted] if wanted else frame.columns
-    found: list[TimeColumn] = []
-    ambiguous: list[tuple[str, list[str]]] = []
-    for name in asked:
-        dtype = frame.schema[name]
-        if isinstance(dtype, pl.Date | pl.Datetime):
-            native = of_own_type(frame[name], "UTC")
-            is_day = native is not None and native.values.dtype == pl.Date
-            found.append(TimeColumn(name, dtype=pl.Date() if is_day else dtype))
-        if dtype != pl.String or rows.form == "sql":
-            continue
-        forms = _forms_of(frame[name], form)
-        found += [TimeColumn(name, one) for one in forms if len(forms) == 1]
-        ambiguous += [(name, forms)] * (len(forms) > 1)
-    if not (found or ambiguous):
-        years = [name for name in asked if name == wanted or titles[name].lower() in _NAMES_OF_YEARS]
-        years = [name for name in years if frame.schema[name] == pl.String and _forms_of(frame[name], _YEAR)]
-        found = [TimeColumn(name, _YEAR) for name in years]
-    if found:
-        # A table is usually in the order of its event time; dates of birth are not.
-        return sorted(found, key=lambda one: _unlikeliness(frame[one.name], one))
-    if ambiguous:
-        name, forms = ambiguous[0]
-        first = present(frame[name]).drop_nulls()[0]
-        has_quarters = any("%q" in one for one in forms)
-        ways = "as months and as quarters" if has_quarters else "with the day first and with the month first"
-        raise CsvRefused(
-            f"{rows.path}: '{titles[name]}' reads {ways}, such as {first!r}: add "
-            + " or ".join(f"--date-format '{one}'" for one in forms)
+    columns = [
+        dated_column(
+            frame[name],
+            title,
+            form if wanted in ("", name) else "",
+            is_wanted=name == wanted,
         )
-    for name in [name for name in asked if frame.schema[name] == pl.String and rows.form != "sql"]:
-        _refuse_a_bad_date(rows, frame[name], titles[name], form, 0.0 if wanted else _MOSTLY)
-    raise CsvRefused(
-        f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "
-        "as 2024-01-31, 31.01.2024, Jan 31 2024 or 2024-01-31 13:45:00"
-    )
+        for name, title in titles.items()
+        # A database has types: its texts are texts.
+        if not (rows.form == "sql" and frame.schema[name] == pl.String)
+    ]
+    found = [
+        one for one in columns if one and not (rows.form == "sql" and one.time.form and not one.time.is_year)
+    ]
+    found.sort(key=lambda one: (one.time.name != wanted, *_unlikeliness(one, found)))
+    if not found or (wanted and found[0].time.name != wanted):
+        raise _without_dates(rows, frame, titles, wanted)
+    best = found[0]
+    title, texts = titles[best.time.name], texts_of(frame[best.time.name])
+    if texts is not None and len(best.forms) > 1:
+        ways = (
+            "as months and as quarters"
+            if any("%q" in one for one in best.forms)
+            else "with the day first and with the month first"
+        )
+        raise CsvRefused(
+            f"{rows.path}: '{title}' reads {ways}, such as {texts.drop_nulls()[0]!r}: add "
+            + " or ".join(f"--date-format '{one}'" for one in best.forms)
+        )
+    if texts is not None and best.wrong is not None:
+        shown = f"written as '{form}'" if form else best.time.shown
+        raise CsvRefused(
+            f"{rows.place(best.wrong)}: '{title}' holds {texts[best.wrong]!r}, which is not a date {shown} like the "
+            "others: correct it, or delete the row"
+        )
+    return [one.time for one in found if one.is_sure]
+
+
+def require_undivided(
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], time: TimeColumn, entity: Sequence[str]
+) -> None:
+    """Raise `CsvRefused` if the event time is a year, and another column has its quarter, month, week or day.
+
+    A column that the person named as `entity` is not part of a date.
+    """
+    if not time.is_year or frame[time.name].n_unique() == len(frame):
+        return
+    for part in _PARTS:
+        for name, title in titles.items():
+            texts = texts_of(frame[name])
+            if name in (time.name, *entity) or not is_named(title, part.heading) or texts is None:
+                continue
+            if texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all():
+                year = titles[time.name]
+                raise CsvRefused(
+                    f"{rows.path}: '{year}' and '{title}' are a date in two columns: write one column with dates such "
+                    f"as {part.whole}; or add --entity {title}, if each {title} is a series with a row per {year}"
+                )
+
+
+def parts_of_date(frame: pl.DataFrame, titles: Mapping[str, str], days: pl.Series) -> list[str]:
+    """Return the columns of `frame` [rows] that repeat the quarter, month, week or day of `days` [rows]."""
+    named = [
+        (name, part) for name, title in titles.items() for part in _PARTS if is_named(title, part.heading)
+    ]
+    return [name for name, part in named if _repeats(frame[name], part.of(days))]
+
+
+def _repeats(column: pl.Series, numbers: pl.Series) -> bool:
+    texts = texts_of(column)
+    if texts is None:
+        return False
+    # Some count months and weekdays from 0.
+    return (texts.str.extract(r"([0-9]{1,3})(\.0)?$").cast(pl.Int64) - numbers).n_unique() == 1
 
 
 def moments_of(
     rows: FileRows, frame: pl.DataFrame, column: TimeColumn, title: str, time_zone: str
 ) -> pl.Series:
     """Return the event time as dates, or as moments (UTC). Raises `CsvRefused` for a value that is none."""
-    texts = frame[column.name] if not column.form else present(frame[column.name])
+    texts = texts_of(frame[column.name]) if column.form else frame[column.name]
+    assert texts is not None
     if texts.has_nulls():
         empty = int(texts.is_null().arg_max() or 0)
         more = f", and {texts.null_count() - 1} more rows" if texts.null_count() > 1 else ""
@@ -189,84 +171,43 @@ def moments_of(
         raise CsvRefused(f"{rows.place(error.row - 1)}: '{title}' {error.reason}") from error
 
 
-def unit_of(days: pl.Series) -> PartitionUnit:
-    """Return the partitions that fit the usual distance between the days with rows."""
+def units_of(days: pl.Series) -> list[PartitionUnit]:
+    """Return the partitions that the days with rows can have, from short to long.
+
+    The first ones are those that fit the usual distance between the days: shorter ones would mostly be empty.
+    """
     gaps = days.unique().sort().diff().drop_nulls().dt.total_days()
     usual = float(gaps.median() or 0) if len(gaps) else 0.0  # pyright: ignore[reportArgumentType]
-    return [one for one in UNITS.values() if usual >= one.least_days][-1]
+    units = [*UNITS.values()]
+    return units[sum(usual >= one.least_days for one in units) - 1 :]
 
 
-def _forms_of(column: pl.Series, wanted: str) -> list[str]:
-    """Return the forms that fit all dates of `column`; several if it is ambiguous."""
-    texts = present(column)
-    if texts.null_count() > len(texts) // 2:
-        return []
-    some = texts.drop_nulls().unique(maintain_order=True)
-    forms = [wanted] if wanted or some.is_empty() else _forms_like(some[0])
-    return _distinct([form for form in forms if form and _fits(some, form)], some)
-
-
-def _forms_like(text: str) -> list[str]:
-    """Return the forms of which `text` has the day. A table may have thousands of columns, and most hold no dates."""
-    days = [day for day in _DAYS if _beginning(day).match(text)]
-    months = [month for month in _MONTHS if _beginning(month).match(text)]
-    return [*days, *months, *(day + end for day in days for end in _ENDS)]
-
-
-@lru_cache(maxsize=1000)
-def _beginning(form: str) -> re.Pattern[str]:
-    # Eight digits may be a number: only years that a table has.
-    return re.compile(
-        time_format(form).expression.removesuffix("$") if form != "%Y%m%d" else r"^(19|20)\d{6}"
-    )
-
-
-def _distinct(forms: Sequence[str], some: pl.Series) -> list[str]:
-    """Return forms without those that read the same dates as an earlier one: `%S` and `%S%.f`, `%b` and `%B` of May."""
-    kept: dict[tuple[object, ...], str] = {}
-    for form in forms:
-        kept.setdefault(tuple(_dates(some.head(1000), form).to_physical()), form)
-    return list(kept.values())
-
-
-def _fits(some: pl.Series, form: str) -> bool:
-    if form.startswith("%Y%m%d") and not all(map(_beginning("%Y%m%d").match, some.head(3))):
-        return False
-    return _dates(some.head(3), form).null_count() == 0 and _dates(some, form).null_count() == 0
-
-
-def _unlikeliness(column: pl.Series, time: TimeColumn) -> int:
-    """Return a number that is lower for a column in order, and higher for few different dates."""
-    dates = _dates(present(column), time.form) if time.form else column
+def _unlikeliness(one: DatedColumn, found: Sequence[DatedColumn]) -> tuple[bool, int, bool]:
+    """Return what is lower for the event time: for dates in order, for many, and for more than their years."""
+    dates = one.dates.drop_nulls()
+    # A table is usually in the order of its event time; dates of birth are not.
     is_in_order = dates.is_sorted() or dates.is_sorted(descending=True)
-    return 2 * (dates.n_unique() < _FEW) + (not is_in_order)
+    is_year = one.time.is_year
+    others = [other.dates for other in found if not other.time.is_year] if is_year else []
+    # A fiscal year is that of its dates, the year before or the year after.
+    repeats = any(((one.dates.dt.year() - dates.dt.year()).abs() <= 1).all() for dates in others)
+    return repeats, 2 * (dates.n_unique() < _FEW and not is_year) + (not is_in_order), is_year
 
 
-def _dates(texts: pl.Series, form: str) -> pl.Series:
-    return time_format(form).read(texts).local
-
-
-def _refuse_a_bad_date(rows: FileRows, column: pl.Series, title: str, wanted: str, share: float) -> None:
-    """Raise `CsvRefused` for the first value that is not a date if more than `share` of the column's values are."""
-    texts = present(column)
-    some = texts.drop_nulls().head(1000)
-    if some.is_empty():
-        return
-    found = {form: None for text in some.head(20) for form in _forms_like(text)}
-    forms = [wanted] if wanted else list(found)
-    read = {form: 1 - _dates(some, form).null_count() / len(some) for form in forms}
-    best = max(read, key=lambda form: read[form], default="")
-    if not best or read[best] <= share:
-        if share == 0.0:
-            raise CsvRefused(
-                f"{rows.place(int(texts.is_not_null().arg_max() or 0))}: '{title}' holds {some[0]!r}, which is not a "
-                "date that is understood: write dates as 2024-01-31, or give --date-format '%d.%m.%Y'"
+def _without_dates(rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str) -> CsvRefused:
+    """Return the error, which names the first value of the column that should hold dates."""
+    named = [name for name in frame.columns if is_named(titles[name], _TIMES)]
+    for name in [wanted] if wanted else named:
+        texts = texts_of(frame[name])
+        if texts is not None and not texts.is_null().all():
+            row = int(texts.is_not_null().arg_max() or 0)
+            fiscal = [one for one in _FISCAL if not read_dates(texts.slice(row, 1), one).has_nulls()]
+            option = f"'{fiscal[0]}', which reads quarters of the calendar" if fiscal else "'%d.%m.%Y'"
+            return CsvRefused(
+                f"{rows.place(row)}: '{titles[name]}' holds {texts[row]!r}, which is not a date that is understood: "
+                f"write dates as 2024-01-31, 2024-01, 2024Q1 or 2024, or give --date-format {option}"
             )
-        return
-    wrong = _dates(texts, best).is_null() & texts.is_not_null()
-    row = int(wrong.arg_max() or 0)
-    shown = TimeColumn(column.name, best).shown if not wanted else f"written as '{wanted}'"
-    raise CsvRefused(
-        f"{rows.place(row)}: '{title}' holds {texts[row]!r}, which is not a date {shown} like the others: "
-        "correct it, or delete the row"
+    return CsvRefused(
+        f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "
+        "as 2024-01-31, 31.01.2024, Jan 31 2024 or 2024-01-31 13:45:00"
     )

@@ -408,6 +408,8 @@ def _query(table: CsvTable) -> str:
 def _sql(column: CsvColumn, table: CsvTable) -> str:
     """Return the SQL of a column, with the conversions of `CsvColumn.chain`."""
     sql, chain = table.sql[column.title], column.chain or ""
+    if column.cast:
+        return f"make_date({sql}::integer, 1, 1)"
     if "replace_time_zone" in chain:
         return f"({sql} AT TIME ZONE '{table.time_zone}')"
     return f"{sql}::date" if ".dt.date()" in chain else sql
@@ -443,7 +445,7 @@ def _helper(column: CsvColumn) -> str:
 
 def _parsed(column: CsvColumn) -> str:
     """Return the Python expression that converts the file's texts to the column's type."""
-    text = f"rows[{_quoted(column.title)}]"
+    text = f"rows[{_quoted(column.title)}]{column.cast}"
     if column.chain is not None:
         return text + column.chain
     if column.dtype == "string":

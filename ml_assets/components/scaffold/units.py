@@ -92,10 +92,3 @@ UNITS: Mapping[str, PartitionUnit] = {
     )
 }
 """Cadence of a model → its unit, from short to long."""
-
-
-def neighbours(unit: PartitionUnit) -> tuple[PartitionUnit | None, PartitionUnit | None]:
-    """Return the next shorter and the next longer unit."""
-    units = [None, *UNITS.values(), None]
-    at = units.index(unit)
-    return units[at - 1], units[at + 1]

@@ -1,7 +1,7 @@
 """`dg scaffold … --from postgresql://…/table`: the written dataset reads the table, and no file holds the password."""
 
 from collections.abc import Iterator
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -65,6 +65,24 @@ def test_a_table_of_a_database_becomes_a_dataset(
     # Clocks in Berlin were set on 31 March.
     assert rows["opened"][::2].to_list() == [datetime(2024, 3, 30, 4, tzinfo=UTC), *_moments(3)]
     assert rows["known_at"][::2].to_list() == [datetime(2024, 3, 30, 23, tzinfo=UTC), *_moments(22)]
+
+
+def test_whole_years_of_a_database_are_dates(
+    sandbox: DefsFolderSandbox, warehouse: Warehouse, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    warehouse.run(
+        'CREATE TABLE births AS SELECT year AS "Year", (year % 7)::int AS born FROM generate_series(1990, 2020) AS year'
+    )
+    folder = sandbox.scaffold_component(
+        TrainingPipeline, "births", scaffold_params={"from": f"{warehouse.url}/births"}
+    )
+    monkeypatch.setenv("BIRTHS_URL", warehouse.url)
+    attributes = next(yaml.safe_load_all((folder / "defs.yaml").read_text()))["attributes"]
+    installation = Installation(tmp_path / "home", components=[component(Dataset, attributes)])
+    result = installation.run("datasets/births", partition="1994-01-01", last="1995-01-01")
+    assert result.success, failure_of(result)
+    rows = installation.main.scan("datasets/births", ["1994-01-01", "1995-01-01"]).collect()
+    assert rows.select("year", "born").rows() == [(date(1994, 1, 1), 6), (date(1995, 1, 1), 0)]
 
 
 def _moments(hour: int) -> list[datetime]:
