@@ -1,6 +1,6 @@
 """Commands that show results and change nothing: versions, decisions, canaries, features, dossiers."""
 
-from datetime import UTC, datetime, time
+from datetime import UTC, datetime, time, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -230,8 +230,9 @@ def _nothing_to_test(
 
     typed = ""
     if (partitions := spec.partitions) is not None:
-        today = datetime.now(UTC).date()
-        keys = partitions.as_cadence.keys(partitions.start, partitions.end or today)[:TESTED_PARTITIONS]
+        # The running partition has no rows yet.
+        yesterday = datetime.now(UTC).date() - timedelta(days=1)
+        keys = partitions.as_cadence.complete(yesterday)[:TESTED_PARTITIONS]
         typed = f" {keys[0]}..{keys[-1]}" if keys else ""
     return f"the lake has no partition of {table} yet. Build some: ml-assets launch {table}{typed} --with-missing"
 

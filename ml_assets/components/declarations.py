@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import timedelta
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -31,10 +31,11 @@ from ml_assets.components.metadata import (
     SENSITIVE,
 )
 from ml_assets.dagster_host.yaml_documents import from_yaml
-from ml_assets.data.tables.cadence import fit_of
+from ml_assets.data.tables.cadence import Cadence, CadenceKind, fit_of
 from ml_assets.data.validation.column_types import FLOATS, NUMERIC, POLARS_TYPES
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from ml_assets.foundation.checkout import ROOT
+from ml_assets.foundation.days import after
 from ml_assets.model.evaluation.comparison.holdout_rows import slice_faults
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from resources.words import did_you_mean
@@ -145,9 +146,16 @@ def _misfit(asset: dg.AssetsDefinition, source: dg.AssetsDefinition, table: str)
     if own.start < first:
         return (
             f"begins {own.start:%Y-%m-%d}",
-            f"begins {read.start:%Y-%m-%d}: set `start` to {first:%Y-%m-%d} or later",
+            f"begins {read.start:%Y-%m-%d}: set `start` to {_begin_from(mine, first.date())} or later",
         )
     return None
+
+
+def _begin_from(kind: CadenceKind, day: date) -> date:
+    """Return the first day from `day` on that begins a partition: a partition that began before lacks input."""
+    cadence = Cadence(kind, day)
+    first, last = cadence.bounds(cadence.key_of(day))
+    return day if kind == "hourly" or first == day else after(last)
 
 
 def _of_table(asset: dg.AssetsDefinition) -> Mapping[str, Any]:

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable, Mapping
-from datetime import date
+from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ import polars as pl
 import pytest
 
 from ml_assets.components import FeatureTable
+from ml_assets.data.tables.cadence import PartitionsSection
 from ml_assets.defs.store_demand import features
 from ml_assets_tests.cli.terminal import Terminal
 
@@ -56,6 +57,23 @@ def test_an_empty_home_is_told_the_command_that_fills_it(terminal: Terminal) -> 
         rf"no partition of {TABLE} yet\. Build some: ml-assets launch {TABLE} [\d-]+\.\.[\d-]+ --with-missing$",
         said.err.strip(),
     )
+
+
+def test_the_offered_range_ends_before_the_week_that_runs(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = FeatureTable.load.__func__
+    today = datetime.now(UTC).date()
+    monday = today - timedelta(days=today.weekday())
+    weeks = PartitionsSection(cadence="weekly", start=monday - timedelta(weeks=2))
+
+    def recent(cls: type[FeatureTable], spec: Any, context: Any) -> FeatureTable:
+        changed = {"partitions": weeks} if spec.name == "sales_features" else {}
+        return load(cls, spec.model_copy(update=changed), context)
+
+    monkeypatch.setattr(FeatureTable, "load", classmethod(recent))
+    said = terminal(*LEAKTEST)
+    assert f"launch {TABLE} {weeks.start}..{monday - timedelta(weeks=1)} --with-missing" in said.err
 
 
 def test_a_lookback_too_short_is_named_with_column_day_and_values(

@@ -8,11 +8,12 @@ from typing import Any, Literal
 
 import polars as pl
 import pytest
+from pydantic import ValidationError
 
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.components.base import coarser_mapping, lookback_mapping, partitions_definition
 from ml_assets.components.declarations import DeclarationRefused, require_consistent
-from ml_assets.data.tables.cadence import PartitionsSection, fit_of
+from ml_assets.data.tables.cadence import FIRST_YEAR, LAST_YEAR, PartitionsSection, fit_of
 from ml_assets.data.tables.declared import InputTable
 from ml_assets_tests.components.installation import (
     Installation,
@@ -219,6 +220,45 @@ def test_a_day_before_the_first_whole_week_is_refused(tmp_path: Path) -> None:
     found = Installation(tmp_path, [*COMPONENTS[:2], early])
     with pytest.raises(DeclarationRefused, match="set `start` to 2024-01-08 or later"):
         require_consistent(found.defs)
+
+
+@pytest.mark.parametrize(
+    ("cadence", "first"),
+    [
+        ("weekly", "2023-02-20"),
+        ("monthly", "2023-03-01"),
+        ("quarterly", "2023-04-01"),
+        ("yearly", "2024-01-01"),
+    ],
+)
+def test_the_start_in_a_refusal_is_accepted(tmp_path: Path, cadence: str, first: str) -> None:
+    """A table of quarters was told the day at which its input begins: that day is in the quarter that lacks rows."""
+    read = component(Dataset, DATASET, partitions={"cadence": "daily", "start": "2023-02-15"})
+    input_ = {"table": READINGS, "cadence": "daily"}
+    early = Installation(tmp_path / "early", [read, _table("weeks", cadence, input_, "2023-02-15")])
+    with pytest.raises(DeclarationRefused, match=f"set `start` to {first} or later"):
+        require_consistent(early.defs)
+    late = Installation(tmp_path / "late", [read, _table("weeks", cadence, input_, first)])
+    require_consistent(late.defs)
+
+
+@pytest.mark.parametrize("cadence", CADENCES)
+def test_the_keys_of_all_years_are_those_of_dagster(cadence: Cadence) -> None:
+    for year in (FIRST_YEAR, 1582, 1899):
+        section = PartitionsSection(cadence=cadence, start=date(year, 1, 1), end=date(year + 1, 2, 3))
+        partitions = partitions_definition(section)
+        assert partitions is not None
+        assert section.as_cadence.keys(date.min, date.max) == list(partitions.get_partition_keys())
+    last = PartitionsSection(cadence=cadence, start=date(2024, 1, 1), end=date(LAST_YEAR, 12, 31))
+    assert partitions_definition(last)
+
+
+@pytest.mark.parametrize("year", [FIRST_YEAR - 1, LAST_YEAR + 1])
+def test_years_that_no_partition_can_have_are_refused(year: int) -> None:
+    with pytest.raises(ValidationError, match="is not in the years 1001 to 9998, which partitions can have"):
+        PartitionsSection(
+            cadence="yearly", start=date(min(year, 2024), 1, 1), end=date(max(year, 2024), 1, 1)
+        )
 
 
 def machines(_: date | None = None) -> pl.DataFrame:

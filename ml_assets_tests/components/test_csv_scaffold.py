@@ -10,7 +10,7 @@ import sys
 import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from datetime import date, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from random import Random
 from zoneinfo import ZoneInfo
@@ -435,6 +435,13 @@ MISTAKES = [
     ("wrong_format", f"day,sold\n{DATED}", {"date": "day", "date_format": "%d.%m.%Y"}, "holds '2024-01-01'"),
     ("year_0", f"day,sold\n0000-01-01,1\n{DATED}", {}, "line 2: 'day' is not in the years 1 to 9999"),
     (
+        "year_975",
+        "Year,sold\n" + "\n".join(f"{year - 1015:04},{year}" for year in YEARS),
+        {},
+        "line 2: 'Year' holds 0975, and partitions are of the years 1001 to 9998",
+    ),
+    ("day_9999", f"day,sold\n{DATED}\n9999-12-31,1", {}, "line 32: 'day' holds 9999-12-31, and partitions"),
+    (
         "month_or_quarter",
         "at,sold\n" + "\n".join(f"{2000 + n // 4}-{n % 4 + 1},{n}" for n in range(60)),
         {},
@@ -698,6 +705,23 @@ def test_a_quarter_or_a_year_is_known_by_its_form(tmp_path: Path, heading: str, 
     file = tmp_path / "table.csv"
     file.write_text("\n".join([f"{heading},sold", *(f"{text},{n}" for n, text in enumerate(texts))]))
     assert infer(read_rows(file)).keys == [f"{year}-01-01" for year in YEARS]
+
+
+@pytest.mark.parametrize(("cadence", "last"), [("daily", "2024-03-28"), ("weekly", "2024-03-18")])
+def test_partitions_that_run_or_come_are_left_to_later_runs(tmp_path: Path, cadence: str, last: str) -> None:
+    """Dagster has no partition before it is over, so a command for it would be refused."""
+    file = tmp_path / "table.csv"
+    lines = [f"{day},{day.day}" for day in [date(2023, 9, 1) + timedelta(days=n) for n in range(211)]]
+    file.write_text("\n".join(["day,sold", *reversed(lines)]))
+    table = infer(
+        read_rows(file),
+        GivenOptions(cadence=cadence, time_zone="Europe/Berlin"),
+        now=datetime(2024, 3, 28, 23, 30, tzinfo=UTC),
+    )
+    assert table.keys[-1] == last
+    assert [one.value.partition(",")[0] for one in table.guesses if one.about == "not over"] == [
+        "1 rows" if cadence == "daily" else "5 rows"
+    ]
 
 
 def test_other_columns_are_offered_only_if_they_would_do(tmp_path: Path) -> None:

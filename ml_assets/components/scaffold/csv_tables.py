@@ -7,10 +7,11 @@ their order. Not here: how one is made (the modules beside this one), and the wr
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import date
+from datetime import UTC, date, datetime
 from keyword import iskeyword
 from pathlib import Path
 from typing import NamedTuple
+from zoneinfo import ZoneInfo
 
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
@@ -115,10 +116,10 @@ class CsvTable:
     time_zone: str
     """Zone in which days begin, and of times without an offset."""
     cadence: Cadence
-    """Partitions from the first to the last with rows."""
+    """Partitions from the first to the last with rows that is over."""
     rows: int
     present: int
-    """Partitions with rows."""
+    """Partitions with rows that are over."""
     unevenness: float
     """Largest difference of a partition's number of rows from its usual one, as a share; see `_unevenness`."""
     primary_key: tuple[str, ...]
@@ -163,12 +164,13 @@ class CsvTable:
         return window_of(len(self.keys), self.present)
 
 
-def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
+def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | None = None) -> CsvTable:
     """Infer the facts of the table in `rows`.
 
     Without `asked.label`, the last number or boolean that does not identify rows is predicted. Columns are named by
     their headings or names. Days begin at midnight in `asked.time_zone` (default: UTC), which is also the zone of times
-    without an offset: without it, such times are refused. Raises `CsvRefused`.
+    without an offset: without it, such times are refused. Partitions that are not over at `now` are left to later runs.
+    Raises `CsvRefused`.
     """
     zone = _zone(asked.time_zone)
     texts, titles = _renamed(rows.frame)
@@ -203,9 +205,11 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
     )
     days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
     units = units_of(days)
-    unit = _unit(rows, asked.cadence, days, units)
+    today = (now or datetime.now(UTC)).astimezone(ZoneInfo(zone)).date()
+    unit = _unit(rows, asked.cadence, days, units, today)
     starts = days.dt.truncate(f"1{unit.suffix}")
-    present_days: list[date] = starts.unique().sort().to_list()
+    present_days = _over(days, unit, today)
+    running = int((starts > present_days[-1]).sum())
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
     keys = cadence.keys(first, last)
@@ -274,7 +278,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions()) -> CsvTable:
     ]
     return _with_guesses(
         table,
-        [one for one in units if _with_rows(days, one) >= LEAST_PARTITIONS],
+        [one for one in units if len(_over(days, one, today)) >= LEAST_PARTITIONS],
+        running,
         parts,
         titles,
         dated,
@@ -305,6 +310,7 @@ def window_of(partitions: int, present: int) -> dict[str, int]:
 def _with_guesses(
     table: CsvTable,
     units: Sequence[PartitionUnit],
+    running: int,
     parts: Sequence[str],
     titles: Mapping[str, str],
     dated: Sequence[TimeColumn],
@@ -363,6 +369,7 @@ def _with_guesses(
         ),
         Guess("in advance", ", ".join(table.known) or "no column is known", "--known COLUMN,COLUMN"),
         Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
+        *([Guess("not over", f"{running} rows, of a {unit} that runs or comes")] * bool(running)),
         *([Guess("left out", left_out)] * bool(left_out)),
         *([Guess("new names", name_some(renamed))] * bool(renamed)),
         *([Guess("written", name_some(written))] * bool(written)),
@@ -408,7 +415,9 @@ def _decimal(word: str) -> Decimal | None:
     return marks.get(word)
 
 
-def _unit(rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionUnit]) -> PartitionUnit:
+def _unit(
+    rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionUnit], today: date
+) -> PartitionUnit:
     """Return the unit that `--cadence` names, or the first of `units`, which are those that fit the days with rows."""
     if word == "hourly":
         raise CsvRefused(
@@ -423,8 +432,8 @@ def _unit(rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionU
             f"--cadence {word}: the rows are a {units[0].word} apart or more, so most {unit.word}s would be empty: "
             f"leave it out, or choose {' or '.join(one.cadence for one in units)}"
         )
-    if (present := _with_rows(days, unit)) < LEAST_PARTITIONS:
-        enough = [one for one in units if _with_rows(days, one) >= LEAST_PARTITIONS]
+    if (present := len(_over(days, unit, today))) < LEAST_PARTITIONS:
+        enough = [one for one in units if len(_over(days, one, today)) >= LEAST_PARTITIONS]
         remedy = f", or try --cadence {enough[-1].cadence}" if enough else ""
         raise CsvRefused(
             f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
@@ -433,9 +442,11 @@ def _unit(rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionU
     return unit
 
 
-def _with_rows(days: pl.Series, unit: PartitionUnit) -> int:
-    """Return the number of partitions with rows."""
-    return days.dt.truncate(f"1{unit.suffix}").n_unique()
+def _over(days: pl.Series, unit: PartitionUnit, today: date) -> list[date]:
+    """Return the first days of the partitions with rows that are over when `today` begins, oldest first."""
+    starts = days.dt.truncate(f"1{unit.suffix}").unique().sort()
+    running = pl.Series([today]).dt.truncate(f"1{unit.suffix}")
+    return starts.filter(starts < running[0]).to_list()
 
 
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:

@@ -18,6 +18,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
 from ml_assets.components.scaffold.units import UNITS, PartitionUnit
 from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
+from ml_assets.data.tables.cadence import FIRST_YEAR, LAST_YEAR
 from resources.words import name_some
 
 _FEW = 20
@@ -43,18 +44,19 @@ class _Part(NamedTuple):
 
 
 _PARTS = (
-    _Part(r"(fiscal )?(quarter|qtr|q|quartal)", "[Qq]?[1-4]", lambda days: days.dt.quarter(), "2024Q1"),
+    _Part("day of year|doy", "[0-9]{1,3}", lambda days: days.dt.ordinal_day(), "2024-01-31"),
+    _Part("day|dd|tag", "[0-9]{1,2}", lambda days: days.dt.day(), "2024-01-31"),
+    _Part("week|wk|woche|kw", "[Ww]?[0-9]{1,2}", lambda days: days.dt.week(), "2024-01-31"),
     _Part(
-        r"(fiscal )?(month|mon|mm|monat)",
+        "(fiscal )?(month|mon|mm|monat)",
         "0?[1-9]|1[0-2]|[A-Za-z]{3,9}",
         lambda days: days.dt.month(),
         "2024-01",
     ),
-    _Part("week|wk|woche|kw", "[Ww]?[0-9]{1,2}", lambda days: days.dt.week(), "2024-01-31"),
-    _Part("day of year|doy", "[0-9]{1,3}", lambda days: days.dt.ordinal_day(), "2024-01-31"),
-    _Part("day|dd|tag", "[0-9]{1,2}", lambda days: days.dt.day(), "2024-01-31"),
+    _Part("(fiscal )?(quarter|qtr|q|quartal)", "[Qq]?[1-4]", lambda days: days.dt.quarter(), "2024Q1"),
     _Part("weekday|day of week|dow|wochentag", "[0-9]", lambda days: days.dt.weekday(), "2024-01-31"),
 )
+"""The finer ones first, because the example of a whole date is that of the first one found."""
 
 
 def time_columns(
@@ -114,15 +116,21 @@ def require_undivided(
         return
     for part in _PARTS:
         for name, title in titles.items():
-            texts = texts_of(frame[name])
-            if name in (time.name, *entity) or not is_named(title, part.heading) or texts is None:
-                continue
-            if texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all():
+            if (
+                name not in (time.name, *entity)
+                and is_named(title, part.heading)
+                and _holds(frame[name], part)
+            ):
                 year = titles[time.name]
                 raise CsvRefused(
                     f"{rows.path}: '{year}' and '{title}' are a date in two columns: write one column with dates such "
                     f"as {part.whole}; or add --entity {title}, if each {title} is a series with a row per {year}"
                 )
+
+
+def _holds(column: pl.Series, part: _Part) -> bool:
+    texts = texts_of(column)
+    return texts is not None and bool(texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all())
 
 
 def parts_of_date(frame: pl.DataFrame, titles: Mapping[str, str], days: pl.Series) -> list[str]:
@@ -153,6 +161,17 @@ def moments_of(
         raise CsvRefused(
             f"{rows.place(empty)}{more}: '{title}' is empty: give each row a date, or delete the row"
         )
+    moments = _moments(rows, texts, column, title, time_zone)
+    years = moments.dt.year()
+    for wrong in (~years.is_between(FIRST_YEAR, LAST_YEAR)).arg_true().head(1):
+        raise CsvRefused(
+            f"{rows.place(wrong)}: '{title}' holds {texts.cast(pl.String)[wrong]}, and partitions are of the years "
+            f"{FIRST_YEAR} to {LAST_YEAR}: correct it, or delete the row"
+        )
+    return moments
+
+
+def _moments(rows: FileRows, texts: pl.Series, column: TimeColumn, title: str, time_zone: str) -> pl.Series:
     if not column.form:
         found = of_own_type(texts, time_zone)
         assert found is not None

@@ -51,9 +51,21 @@ HOUR_KEY = "%Y-%m-%dT%H"
 """Format of an hourly key."""
 
 
+FIRST_YEAR, LAST_YEAR = 1001, 9998
+"""Years that partitions can have. Dagster writes the keys of earlier years without their zero, and after the last
+partition of a later year begins a day that no calendar of Python has."""
+
+
 def fit_of(own: CadenceKind, read: CadenceKind) -> Fit | None:
     """Return how the partitions of an input fit those of the table that reads it; None if they do not."""
     return "same" if read == own else _FITS.get((own, read))
+
+
+class YearRefused(ValueError):
+    """A day is in a year that partitions cannot have."""
+
+    def __init__(self, day: date) -> None:
+        super().__init__(f"{day} is not in the years {FIRST_YEAR} to {LAST_YEAR}, which partitions can have")
 
 
 class KeyRefused(ValueError):
@@ -231,6 +243,12 @@ class Cadence:
         return date.fromordinal(number * 7 + 1 if self.kind == "weekly" else number)
 
 
+def require_year(day: date) -> None:
+    """Raise `YearRefused` unless partitions can have this day."""
+    if not FIRST_YEAR <= day.year <= LAST_YEAR:
+        raise YearRefused(day)
+
+
 def begin_of_key(key: str) -> date | None:
     """Return the day in a key, or the hour (UTC); None for a text that is neither."""
     try:
@@ -255,6 +273,8 @@ class PartitionsSection(Section):
 
     @model_validator(mode="after")
     def _starts_before_it_ends(self) -> Self:
+        for day in filter(None, (self.start, self.end)):
+            require_year(day)
         if self.end is not None and self.end < self.start:
             raise ValueError(f"start {self.start} is after end {self.end}: swap them")
         return self
