@@ -8,6 +8,17 @@ name="$1"
 if [ -d "/installed/$name" ]; then
   packages="$(/opt/venv/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')"
   cp --recursive --preserve=timestamps "/installed/$name/." "$packages" # compiled files name their sources' times
+  # Their commands lie elsewhere, and name another Python. Without `dagster`, neither code location nor run would start.
+  /opt/venv/bin/python - <<'END'
+from importlib.metadata import entry_points
+from pathlib import Path
+
+for one in entry_points(group="console_scripts"):
+    script = Path("/opt/venv/bin", one.name)
+    name = one.attr.partition(".")[0]
+    script.write_text(f"#!/opt/venv/bin/python\nimport sys\nfrom {one.module} import {name}\nsys.exit({one.attr}())\n")
+    script.chmod(0o755)
+END
   exit
 fi
 

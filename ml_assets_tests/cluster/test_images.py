@@ -53,6 +53,9 @@ def test_the_platforms_image_loads_all_definitions_and_finds_itself_well(images:
     said = images.run(image, "ml-assets", "doctor")
     assert "All checks passed." in said
     assert "/var/lib/ml-assets" in said
+    # What code location, daemon and runs start with.
+    for command in ("dagster", "dagster-daemon"):
+        assert "Commands:" in images.run(image, command, "--help")
     # What runs that it starts are recorded with.
     facts = json.loads(images.run(image, "python", "-c", _FACTS))
     assert (facts["mlflow.source.git.commit"], facts["git_dirty"]) == (COMMIT, "true")
