@@ -103,6 +103,7 @@ def helm_values() -> dict[str, Any]:
             ),
         },
         "dagsterDaemon": {
+            "labels": {"app": "daemon"},
             **every_pod,
             "runCoordinator": {
                 "enabled": True,

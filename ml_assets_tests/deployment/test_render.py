@@ -233,12 +233,18 @@ def _variables(value: Any) -> list[str]:
 
 
 def test_network_policies_find_the_pods_of_the_chart() -> None:
-    """Policies select webserver and code location by a label, which the chart does not set by itself."""
+    """Policies select webserver, daemon and code location by a label, which the chart does not set by itself."""
     network = (ROOT / "deployment" / "kubernetes" / "base" / "network.yaml").read_text()
     selected = re.findall(r"podSelector: \{matchLabels: \{app: ([\w-]+)\}\}", network)
-    (code_location,) = helm_values()["dagster-user-deployments"]["deployments"]
-    labelled = [helm_values()["dagsterWebserver"]["labels"], code_location["labels"]]
-    assert set(selected) == {labels["app"] for labels in labelled}
+    chosen = re.findall(r"\{key: app, operator: In, values: \[([\w, -]+)\]\}", network)
+    values = helm_values()
+    (code_location,) = values["dagster-user-deployments"]["deployments"]
+    labelled = [
+        values["dagsterWebserver"]["labels"],
+        values["dagsterDaemon"]["labels"],
+        code_location["labels"],
+    ]
+    assert {*selected, *", ".join(chosen).split(", ")} == {labels["app"] for labels in labelled}
 
 
 def test_pods_of_ray_fit_to_each_other_and_to_the_settings() -> None:

@@ -1,4 +1,4 @@
-"""Command line `python -m deployment.testbed cluster up|down|status|add-queues|kill-node N|start-node N|…`."""
+"""Command line `python -m deployment.testbed cluster up|down|status|add-policies|kill-node N|start-node N|…`."""
 
 import argparse
 import os
@@ -44,6 +44,7 @@ def main(arguments: Sequence[str]) -> int:
             "add-queues",
             "install Kueue: queues with quotas, for namespaces with the label ml-assets/queues=yes",
         ),
+        ("add-policies", "enforce NetworkPolicies, which are only stored without this"),
     ):
         actions.add_parser(action, help=what)
     for action, what in (

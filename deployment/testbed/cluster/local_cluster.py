@@ -5,6 +5,7 @@ Here: the order of the steps, and `LocalCluster` for tests. The modules beside t
 
 import json
 import shutil
+import sys
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,7 @@ from deployment.testbed.cluster import (
     images,
     network,
     node,
+    policy_agent,
     queues,
     simulation,
 )
@@ -151,6 +153,14 @@ class LocalCluster:
         """Install Kueue; return when it accepts Jobs."""
         with cluster_record.changing(self.layout.name):
             queues.install(cluster_record.load(self.state))
+
+    def add_policies(self) -> None:
+        """Enforce NetworkPolicies from now on; return when all running nodes have the rules."""
+        with cluster_record.changing(self.layout.name):
+            held = cluster_record.load(self.state)
+            policy_agent.load_rules(self.state, {})
+            command = [sys.executable, "-m", policy_agent.__name__, self.state]
+            cluster_parts.start_beside_control(held, "policy-agent", command)
 
     def add_simulated_nodes(self, count: int) -> None:
         """Create `count` simulated nodes with `simulation.GPUS` GPUs each."""
