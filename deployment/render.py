@@ -158,11 +158,13 @@ def _run_pod(launcher: dict[str, Any]) -> dict[str, Any]:
 
 
 def _command_probes(*command: str) -> dict[str, Any]:
-    """Return the probes of a pod that a command asks. It starts Python each time, so it runs seldom."""
+    """Return the probes of a pod that a command asks. It starts Python each time, so it runs seldom, and has minutes:
+    on a busy node it took longer than 30 s three times, and a healthy daemon was killed.
+    """
     return _probes(
         {"exec": {"command": list(command)}},
-        {"timeoutSeconds": 30, "periodSeconds": 15, "failureThreshold": 40},
-        {"timeoutSeconds": 30, "periodSeconds": 60, "failureThreshold": 3},
+        {"timeoutSeconds": 300, "periodSeconds": 15, "failureThreshold": 40},
+        {"timeoutSeconds": 300, "periodSeconds": 60, "failureThreshold": 3},
     )
 
 

@@ -83,7 +83,8 @@ def test_services_are_restarted_when_they_hang_and_not_while_they_start(
     assert start["periodSeconds"] * start["failureThreshold"] >= 300
     if container in of_the_chart().values():
         assert start["enabled"], "the chart leaves out a startup probe without this word"
-    assert live["timeoutSeconds"] >= 10
+    # A command starts Python: 30 s killed a healthy daemon on a busy node.
+    assert live["timeoutSeconds"] >= (300 if how == "exec" else 10)
     match live:
         case {"exec": {"command": ["dagster-daemon", name]}}:
             assert name in create_dagster_daemon_cli().commands
