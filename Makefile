@@ -2,7 +2,7 @@
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-large drill ui test test-releases test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues cluster-up cluster-down \
+.PHONY: help setup demo demo-large drill ui test test-releases test-processes test-end-to-end test-drills test-layouts test-chaos test-journeys test-pythons test-servers servers-up servers-down servers-status test-cluster test-queues test-platform cluster-up cluster-down \
   cluster-status cluster-kill-node cluster-start-node bench bench-gpu lint docs docs-serve format lock render clean distclean
 
 # The tests start hundreds of processes; without bytecode each of them compiles the project again.
@@ -99,6 +99,9 @@ test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; nee
 
 test-queues: setup ## queues with quotas (Kueue) on that cluster, and a job of 1,000 workers on simulated nodes (KWOK)
 	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/queues JOBS=0 deployment/test-cluster.sh $(ARGS)
+
+test-platform: setup ## webserver, daemon, code location, runs and trainers in pods of that cluster, from the shipped manifests
+	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/platform JOBS=0 deployment/test-cluster.sh $(ARGS)
 
 cluster-up: setup ## start two nodes on this machine, built first if needed; prints its KUBECONFIG
 	@deployment/install-system-packages.sh deployment/system-packages-cluster.txt

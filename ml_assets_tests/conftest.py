@@ -24,6 +24,7 @@ NAMED_ONLY = tuple(
         "cli/end_to_end",
         "cluster",
         "cluster/flights",
+        "cluster/platform",
         "cluster/queues",
         "components/end_to_end",
         "drills",

@@ -7,7 +7,9 @@ import json
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 PATIENCE_SECONDS = 900.0
@@ -26,6 +28,17 @@ _RUN_FIELDS = """
 """
 _RUN = "query($id: ID!) { runOrError(runId: $id) { ... on Run {" + _RUN_FIELDS + "} } }"
 _RUNS = "{ runsOrError(limit: 100) { ... on Runs { results {" + _RUN_FIELDS + "} } } }"
+_LAUNCH = """mutation($params: ExecutionParams!) { launchPipelineExecution(executionParams: $params) {
+  __typename
+  ... on LaunchRunSuccess { run { runId } }
+  ... on PythonError { message }
+  ... on InvalidSubsetError { message }
+  ... on RunConfigValidationInvalid { errors { message } } } }"""
+_STEP_LOGS = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
+  ... on LogsCapturedEvent { fileKey } } } } }"""
+_STEP_LOG = "query($key: [String!]!) { capturedLogs(logKey: $key) { stdout stderr } }"
+_TICKS = """query($selector: ScheduleSelector!) { scheduleOrError(scheduleSelector: $selector) {
+  ... on Schedule { scheduleState { ticks(limit: 50) { timestamp status runIds skipReason error { message } } } } } }"""
 _MESSAGES = """query($id: ID!) { logsForRun(runId: $id) { ... on EventConnection { events {
   ... on MessageEvent { message }
   ... on ExecutionStepFailureEvent { error { message } } } } } }"""
@@ -47,6 +60,19 @@ class DagsterRun:
     tags: dict[str, str]
     steps: dict[str, str]
     """Step key → status, for the steps that started."""
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleTick:
+    """One evaluation of a schedule."""
+
+    due: datetime
+    """Moment (UTC) for which it was planned, which may be long before it was evaluated."""
+    status: str
+    """SUCCESS, SKIPPED, FAILURE or STARTED."""
+    run_ids: list[str]
+    why: str
+    """Reason of a skipped tick, or error of a failed one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +126,41 @@ class Dagster:
             if text
         )
 
+    def launch(self, location: str, assets: list[str], tags: Mapping[str, str]) -> str:
+        """Materialize `assets` (`a/b`) in one run, as the page's button does; return the run's id. `tags` name the
+        partition.
+        """
+        selection = [{"path": name.split("/")} for name in assets]
+        params = {
+            "selector": {**_repository(location), "pipelineName": "__ASSET_JOB", "assetSelection": selection},
+            "executionMetadata": {"tags": [{"key": key, "value": value} for key, value in tags.items()]},
+            "runConfigData": {},
+        }
+        answer = self.ask(_LAUNCH, params=params)["launchPipelineExecution"]
+        assert "run" in answer, answer
+        return answer["run"]["runId"]
+
+    def step_logs(self, run_id: str) -> str:
+        """Return what the steps of a run wrote to stdout and stderr, as the webserver serves it."""
+        events = self.ask(_STEP_LOGS, id=run_id)["logsForRun"]["events"]
+        keys = [event["fileKey"] for event in events if "fileKey" in event]
+        logs = [self.ask(_STEP_LOG, key=[run_id, "compute_logs", key])["capturedLogs"] for key in keys]
+        return "\n".join(log[stream] or "" for log in logs for stream in ("stdout", "stderr"))
+
+    def ticks(self, location: str, schedule: str) -> list[ScheduleTick]:
+        """Return the last 50 ticks of a schedule, newest first."""
+        selector = {**_repository(location), "scheduleName": schedule}
+        state = self.ask(_TICKS, selector=selector)["scheduleOrError"]["scheduleState"]
+        return [
+            ScheduleTick(
+                due=datetime.fromtimestamp(tick["timestamp"], UTC),
+                status=tick["status"],
+                run_ids=tick["runIds"],
+                why=tick["skipReason"] or (tick["error"] or {}).get("message", ""),
+            )
+            for tick in state["ticks"]
+        ]
+
     def wait_for_run(self, run_id: str) -> DagsterRun:
         """Wait for the end of a run and return it. If the wait takes too long, fail with the run's log."""
         deadline = time.monotonic() + PATIENCE_SECONDS
@@ -124,6 +185,10 @@ class Dagster:
                     f"no run tagged {tag}={value} of {asset} ended well in {PATIENCE_SECONDS:.0f} s:\n{logs}"
                 )
             time.sleep(1.0)
+
+
+def _repository(location: str) -> dict[str, str]:
+    return {"repositoryLocationName": location, "repositoryName": "__repository__"}
 
 
 def _run(facts: dict[str, Any]) -> DagsterRun:

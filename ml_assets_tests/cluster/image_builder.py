@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,6 +79,26 @@ class ImageBuilder:
         self._build("trainer-more", image, "--build-arg", f"PACKAGES={name}")
         self._made.add(image)
         return image
+
+    def add(self, image: str, files: Mapping[str, str], place: str) -> str:
+        """Build an image with text `files` in the folder `place`, on top of a built `image`, as a team adds its
+        pipelines; return its name.
+        """
+        context = self._folder / "added"
+        context.mkdir()
+        for name, text in files.items():
+            (context / name).write_text(text)
+        recipe = f"FROM {image}\nCOPY {' '.join(files)} {place}/\n"
+        (context / "Dockerfile").write_text(recipe)
+        own = image.replace(f":{self._tag}", f"-own:{self._tag}")
+        run(
+            [*self._buildah, "build", "--quiet", "--layers", "--isolation", "chroot", "--pull-never",
+             "--tag", own, context],
+            seconds=600,
+        )  # fmt: skip
+        shutil.rmtree(context)
+        self._made.add(own)
+        return own
 
     def _make_packages(self, name: str) -> None:
         """Build the package layers of target `name` and of the targets below it, unless the store has them."""

@@ -1,0 +1,69 @@
+"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click ends
+in a registered model.
+"""
+
+import pytest
+
+from ml_assets_tests.browser.graphql import Dagster, DagsterRun
+from ml_assets_tests.cluster.cluster_environment import waited_for
+from ml_assets_tests.cluster.platform.conftest import LOCATION
+from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
+
+pytestmark = pytest.mark.timeout(3000)
+
+CLICKED = "2024-01-01"
+STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
+STEPS = [f"store_demand.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
+SECONDS = 900.0
+
+
+def test_every_part_of_the_shipped_manifests_runs(team: TeamInPods, dagster: Dagster) -> None:
+    """Webserver, daemon and code location are Ready, restarted never, and as the manifests say: no root, a read-only
+    root file system, the strictest pod standard.
+    """
+    assert dagster.why_not_ready() == ""
+    for part in PARTS:
+        pod = team.cluster.pod(team.ready_pod(part))
+        (status,) = pod["status"]["containerStatuses"]
+        assert status["restartCount"] == 0, team.about()
+        (container,) = pod["spec"]["containers"]
+        assert container["securityContext"]["readOnlyRootFilesystem"]
+        assert pod["spec"]["securityContext"]["runAsNonRoot"]
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_click_trains_in_two_pods_and_registers(team: TeamInPods, dagster: Dagster) -> None:
+    """The run has its own pod, the trainers run on two nodes, and its log is read through the webserver."""
+    assets = [f"store_demand/{stage}" for stage in STAGES]
+    run_id = dagster.launch(LOCATION, assets, {"dagster/partition": CLICKED})
+    run = trained_on_two_nodes(team, dagster, run_id)
+    assert list(run.steps) == STEPS
+    (pod,) = team.run_pods(run_id)
+    (container,) = pod["spec"]["containers"]
+    location = team.cluster.pod(team.ready_pod("code-location"))
+    assert container["image"] == location["spec"]["containers"][0]["image"]
+    assert pod["spec"]["serviceAccountName"] == "run"
+    assert "store_demand.train" in dagster.step_logs(run_id)
+    bucket, _ = team.artifacts
+    kept = team.s3.list_objects_v2(Bucket=bucket, Prefix=f"step-logs/storage/{run_id}/")
+    assert kept["KeyCount"] > 0
+    assert CLICKED in team.command("card", "store_demand")
+
+
+def trained_on_two_nodes(team: TeamInPods, dagster: Dagster, run_id: str) -> DagsterRun:
+    """Wait for the end of a run, whose trainers run on two nodes meanwhile; return it. Nothing of them is left."""
+
+    def about() -> str:
+        return f"{dagster.messages(run_id)[-3000:]} {team.about()}"
+
+    nodes: set[str] = set()
+    waited_for(
+        lambda: bool(nodes.update(team.trainer_nodes()) or len(nodes) == 2),
+        "trainers on two nodes",
+        SECONDS,
+        about,
+    )
+    run = dagster.wait_for_run(run_id)
+    assert run.status == "SUCCESS", about()
+    assert team.left() == []
+    return run
