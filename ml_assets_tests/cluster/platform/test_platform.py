@@ -1,17 +1,20 @@
-"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click ends
-in a registered model.
+"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click and
+a tick of a schedule each end in a registered model.
 """
+
+from datetime import date, timedelta
 
 import pytest
 
-from ml_assets_tests.browser.graphql import Dagster, DagsterRun
+from ml_assets_tests.browser.graphql import Dagster, DagsterRun, ScheduleTick
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform.conftest import LOCATION
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
 
 pytestmark = pytest.mark.timeout(3000)
 
-CLICKED = "2024-01-01"
+CLICKED, TICKED = "2024-01-01", "2024-01-08"
+SCHEDULE = "train_store_demand_schedule"
 STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 STEPS = [f"store_demand.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
 SECONDS = 900.0
@@ -67,3 +70,34 @@ def trained_on_two_nodes(team: TeamInPods, dagster: Dagster, run_id: str) -> Dag
     assert run.status == "SUCCESS", about()
     assert team.left() == []
     return run
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_tick_of_the_daemons_pod_trains_and_registers(team: TeamInPods, dagster: Dagster) -> None:
+    team.new_data(end_of(TICKED))
+    tick = requesting_tick(team, dagster, TICKED)
+    run = trained_on_two_nodes(team, dagster, tick.run_ids[0])
+    assert run.tags["dagster/schedule_name"] == SCHEDULE
+    assert set(STEPS) <= run.steps.keys()
+    assert TICKED in team.command("card", "store_demand")
+
+
+def end_of(week: str) -> date:
+    """Return the last day of the week that starts on this Monday."""
+    return date.fromisoformat(week) + timedelta(days=6)
+
+
+def requesting_tick(team: TeamInPods, dagster: Dagster, week: str) -> ScheduleTick:
+    """Wait for the first tick that requests a run of this week; return it. No tick failed before."""
+    found: list[ScheduleTick] = []
+
+    def has_requested() -> bool:
+        ticks = dagster.ticks(LOCATION, SCHEDULE)
+        assert not [one for one in ticks if one.status == "FAILURE"], ticks
+        found[:] = [
+            one for one in ticks for run in one.run_ids if dagster.run(run).tags["dagster/partition"] == week
+        ]
+        return bool(found)
+
+    waited_for(has_requested, f"a tick that requests {week}", SECONDS, team.about)
+    return found[-1]
