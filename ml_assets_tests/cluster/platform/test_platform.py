@@ -1,8 +1,9 @@
 """The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click and
-a tick of a schedule each end in a registered model.
+a tick of a schedule each end in a registered model. A worker that steals reaches nothing.
 """
 
 from datetime import date, timedelta
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -10,6 +11,7 @@ from ml_assets_tests.browser.graphql import Dagster, DagsterRun, ScheduleTick
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform.conftest import LOCATION
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
+from resources.launcher.kubernetes.attempt_objects import MANAGED
 
 pytestmark = pytest.mark.timeout(3000)
 
@@ -101,3 +103,37 @@ def requesting_tick(team: TeamInPods, dagster: Dagster, week: str) -> ScheduleTi
 
     waited_for(has_requested, f"a tick that requests {week}", SECONDS, team.about)
     return found[-1]
+
+
+def test_policies_let_only_webserver_and_daemon_to_the_code_location(team: TeamInPods) -> None:
+    """The worker of a training that steals: the code location's gRPC would start code with the team's credentials. Each
+    kind of pod tries each place, by its name and its address; only what it needs is open.
+    """
+    pods = {part: team.ready_pod(part) for part in PARTS}
+    addresses = {part: team.cluster.pod(pod)["status"]["podIP"] for part, pod in pods.items()}
+    code = {"code-location:4000", f"{addresses['code-location']}:4000"}
+    pages = {"webserver:3000", f"{addresses['webserver']}:3000"}
+    s3 = urlsplit(team.variables["ML_ASSETS_S3_ENDPOINT_URL"]).netloc
+    places = {*code, *pages, s3}
+    of_itself = {pods["code-location"]: code, pods["webserver"]: pages}
+    allowed = {
+        pods["webserver"]: {*code, s3},
+        pods["daemon"]: {*code, s3},
+        pods["code-location"]: {s3},
+    }
+    key, _, value = MANAGED.partition("=")
+    for kind, labels in {"worker": {key: value}, "run": {"dagster/run-id": "none"}, "other": {}}.items():
+        for number in team.cluster.cluster.layout.numbers:
+            allowed[team.idle_pod(f"{kind}-{number}", labels, f"node{number}")] = {s3}
+    for pod, wanted in allowed.items():
+        tried = sorted(places - of_itself.get(pod, set()))
+        reached: list[set[str]] = []
+
+        # A new pod is open until the rules know its address.
+        def as_wanted(pod: str = pod, tried: list[str] = tried, reached: list[set[str]] = reached) -> bool:
+            reached.append(team.reached_from(pod, tried))
+            return reached[-1] == allowed[pod]
+
+        waited_for(
+            as_wanted, f"{pod} to reach only {wanted}", 120, lambda reached=reached: f"It reached {reached}"
+        )
