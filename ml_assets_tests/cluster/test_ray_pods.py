@@ -126,7 +126,7 @@ def add_environment(
         )
 
 
-class Run:
+class RunInPod:
     """A run in a pod of its own, with a lake and artifacts of its own on the servers."""
 
     def __init__(self, team: ClusterEnvironment, servers: Servers, home: Path) -> None:
@@ -173,16 +173,16 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 
 
 @pytest.fixture
-def run(ray: ClusterEnvironment, running_servers: Servers, hold: Path, tmp_path: Path) -> Iterator[Run]:
+def run(ray: ClusterEnvironment, running_servers: Servers, hold: Path, tmp_path: Path) -> Iterator[RunInPod]:
     """A started run, whose tasks wait for the end of `held`."""
     for one in hold.iterdir():
         one.unlink()
     (hold / "held").touch()
-    yield Run(ray, running_servers, tmp_path / "home")
+    yield RunInPod(ray, running_servers, tmp_path / "home")
     (hold / "held").unlink(missing_ok=True)
 
 
-def ended(run: Run) -> bool:
+def ended(run: RunInPod) -> bool:
     """True if the pod of the run ended, which waits while its tasks are held."""
     return run.phase() in {"Succeeded", "Failed"}
 
@@ -194,7 +194,11 @@ def begun(hold: Path) -> dict[str, str]:
 
 
 def test_a_run_gets_the_objects_of_one_process(
-    run: Run, ray: ClusterEnvironment, hold: Path, alone: dict[str, str], capsys: pytest.CaptureFixture[str]
+    run: RunInPod,
+    ray: ClusterEnvironment,
+    hold: Path,
+    alone: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two workers in two pods take part. S3 keeps nothing of theirs."""
     waited_for(
@@ -211,7 +215,11 @@ def test_a_run_gets_the_objects_of_one_process(
 
 
 def test_a_worker_pod_deleted_in_the_middle_changes_no_object(
-    run: Run, ray: ClusterEnvironment, hold: Path, alone: dict[str, str], capsys: pytest.CaptureFixture[str]
+    run: RunInPod,
+    ray: ClusterEnvironment,
+    hold: Path,
+    alone: dict[str, str],
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     waited_for(lambda: bool(begun(hold)) or ended(run), "a task in a pod", 1800, run.said)
     assert not ended(run), run.said()

@@ -71,7 +71,7 @@ class TeamInPods:
     cluster: ClusterEnvironment
     """The cluster, with the team's namespace."""
     variables: Mapping[str, str]
-    """What ConfigMap and Secrets hold, by addresses that pods reach."""
+    """Contents of ConfigMap and Secrets, by addresses that pods reach."""
 
     @contextmanager
     def webserver(self, *, away_from: str = "") -> Iterator[Dagster]:
