@@ -205,6 +205,12 @@ CASES = {
         ],
         ("date",),
     ),
+    "quarters_of_a_town_and_a_text_for_each_row": Case(
+        "day,quarter,ticket,month,sold",
+        [f"{d},{quarter},{quarter} {d},,{d.day}" for d in DAYS for quarter in ("north", "south")],
+        ("day", "quarter"),
+        ("quarter",),
+    ),
     "quarters_as_series_of_years": Case(
         "year,quarter,sold",
         [f"{n},{q},{n % 7 + q}" for n in YEARS for q in range(1, 5)],

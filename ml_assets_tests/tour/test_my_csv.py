@@ -1,5 +1,9 @@
 """`docs/tutorial/my-csv.md` and the notebook page typed: from a CSV file to a table, features and a model."""
 
+import re
+from datetime import date, timedelta
+from random import Random
+
 import pytest
 
 from ml_assets_tests.tour.pages import Checkout, DocsPage, type_in
@@ -24,3 +28,24 @@ def test_the_file_of_the_page_becomes_a_registered_model(checkout: Checkout) -> 
     (read,) = NOTEBOOK.blocks("Tables", "python")
     shown = checkout.run("python", "-c", read)
     assert "shape: (5, 4)" in shown
+
+
+@pytest.mark.nightly
+def test_classes_of_a_file_become_a_registered_model(checkout: Checkout) -> None:
+    """Texts are the label, and another column has as many texts as rows. Rain mostly follows sun, and fog rain."""
+    draw, kinds, kind, lines = Random(1), ("sun", "rain", "fog"), 0, ["day,ticket,wind,weather"]
+    for n in range(150):
+        kind = (kind + 1) % 3 if draw.random() < 0.8 else draw.randrange(3)
+        lines.append(f"{date(2024, 1, 1) + timedelta(n)},ticket {n},{draw.gauss(5, 2):.1f},{kinds[kind]}")
+    (checkout.folder / "weather.csv").write_text("\n".join(lines) + "\n")
+    scaffold = (
+        "dg scaffold defs ml_assets.components.TrainingPipeline weather --from weather.csv --label weather"
+    )
+    printed = checkout.run(*scaffold.split()).splitlines()
+    commands = [line.strip() for line in printed[printed.index("Next:") + 1 :]]
+    *_, leaks, trained = answers = checkout.answers(commands)
+    assert [status for status, _ in answers] == [0] * len(commands), answers
+    assert leaks[1].startswith("no leak: ")
+    assert "weather/registered_model: version 1" in trained[1]
+    model, naive = map(float, re.findall(r"logloss ([0-9.]+) \(naive ([0-9.]+)", trained[1])[0])
+    assert model < naive

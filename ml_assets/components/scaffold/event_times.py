@@ -130,7 +130,9 @@ def require_undivided(
 
 def _holds(column: pl.Series, part: _Part) -> bool:
     texts = texts_of(column)
-    return texts is not None and bool(texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all())
+    if texts is None or texts.is_null().all():
+        return False
+    return bool(texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all())
 
 
 def parts_of_date(frame: pl.DataFrame, titles: Mapping[str, str], days: pl.Series) -> list[str]:
@@ -145,8 +147,9 @@ def _repeats(column: pl.Series, numbers: pl.Series) -> bool:
     texts = texts_of(column)
     if texts is None:
         return False
+    found = texts.str.extract(r"([0-9]{1,3})(\.0)?$").cast(pl.Int64)
     # Some count months and weekdays from 0.
-    return (texts.str.extract(r"([0-9]{1,3})(\.0)?$").cast(pl.Int64) - numbers).n_unique() == 1
+    return not found.has_nulls() and (found - numbers).n_unique() == 1
 
 
 def moments_of(
