@@ -1,4 +1,4 @@
-"""Client of S3 whose every request ends: sent bytes have a bound, too, not only the wait for an answer.
+"""Client of S3 whose uploads end: sent bytes have a bound, too, not only the wait for an answer.
 
 aiohttp's timeouts begin when a request is sent. A frozen server whose connection stays open takes no bytes, and does
 not say "100 Continue", so an upload to it would wait for ever. Imported late: s3fs takes half a second.
@@ -21,16 +21,20 @@ SLOWEST = 128 << 10
 
 
 class BoundedS3(S3FileSystem):
-    """S3 of s3fs. A request takes at most `seconds`, and those that its body needs at the slowest speed."""
+    """S3 of s3fs. A request with a body takes at most `seconds`, and those that the body needs at the slowest speed."""
 
     def __init__(self, *, seconds: float, **options: Any) -> None:
         super().__init__(**options)
         self._seconds = seconds
 
     async def _call_s3(self, method: str, *arguments: Any, **more: Any) -> Any:
-        seconds = self._seconds + _size(more.get("Body")) / SLOWEST
+        call = super()._call_s3(method, *arguments, **more)
+        # Others may take minutes while the server sends signs of life, as for the end of a large upload.
+        if (body := more.get("Body")) is None:
+            return await call
+        seconds = self._seconds + _size(body) / SLOWEST
         try:
-            return await asyncio.wait_for(super()._call_s3(method, *arguments, **more), seconds)
+            return await asyncio.wait_for(call, seconds)
         except TimeoutError:
             raise ReadTimeoutError(
                 endpoint_url=self.endpoint_url or "AWS", error=f"{method} in {seconds:g} s"
@@ -40,8 +44,6 @@ class BoundedS3(S3FileSystem):
 
 
 def _size(body: Any) -> int:
-    if body is None:
-        return 0
     if isinstance(body, bytes | bytearray | memoryview):
         return len(body)
     place = body.tell()
