@@ -1,21 +1,24 @@
-"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click and
-a tick of a schedule each end in a registered model. A worker that steals reaches nothing.
+"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click, a
+tick of a schedule, and the loss of the node under webserver and daemon each end in a registered model.
 """
 
-from datetime import date, timedelta
+import time
+from collections.abc import Iterator
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
 from urllib.parse import urlsplit
 
 import pytest
 
 from ml_assets_tests.browser.graphql import Dagster, DagsterRun, ScheduleTick
 from ml_assets_tests.cluster.cluster_environment import waited_for
-from ml_assets_tests.cluster.platform.conftest import LOCATION
+from ml_assets_tests.cluster.platform.conftest import LOCATION, PERIOD
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
 from resources.launcher.kubernetes.attempt_objects import MANAGED
 
 pytestmark = pytest.mark.timeout(3000)
 
-CLICKED, TICKED = "2024-01-01", "2024-01-08"
+CLICKED, TICKED, MISSED = "2024-01-01", "2024-01-08", "2024-01-15"
 SCHEDULE = "train_store_demand_schedule"
 STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 STEPS = [f"store_demand.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
@@ -122,9 +125,12 @@ def test_policies_let_only_webserver_and_daemon_to_the_code_location(team: TeamI
         pods["code-location"]: {s3},
     }
     key, _, value = MANAGED.partition("=")
-    for kind, labels in {"worker": {key: value}, "run": {"dagster/run-id": "none"}, "other": {}}.items():
-        for number in team.cluster.cluster.layout.numbers:
-            allowed[team.idle_pod(f"{kind}-{number}", labels, f"node{number}")] = {s3}
+    idle = [
+        team.idle_pod(f"{kind}-{number}", labels, f"node{number}")
+        for kind, labels in {"worker": {key: value}, "run": {"dagster/run-id": "none"}, "other": {}}.items()
+        for number in team.cluster.cluster.layout.numbers
+    ]
+    allowed |= {pod: {s3} for pod in idle}
     for pod, wanted in allowed.items():
         tried = sorted(places - of_itself.get(pod, set()))
         reached: list[set[str]] = []
@@ -137,3 +143,60 @@ def test_policies_let_only_webserver_and_daemon_to_the_code_location(team: TeamI
         waited_for(
             as_wanted, f"{pod} to reach only {wanted}", 120, lambda reached=reached: f"It reached {reached}"
         )
+    team.cluster.kubectl("delete", "pod", "--wait=false", *idle)
+
+
+@pytest.fixture
+def lost_node(team: TeamInPods) -> Iterator[int]:
+    """A node with webserver and daemon; the code location is on the other. The node runs again afterwards."""
+    first, second = team.cluster.cluster.layout.numbers
+    for part, number in (("webserver", first), ("daemon", first), ("code-location", second)):
+        team.move(part, f"node{number}")
+    yield first
+    team.cluster.cluster.start_node(first)
+
+
+@pytest.mark.usefixtures("tables")
+def test_a_tick_due_while_the_daemons_node_is_lost_is_made_up(
+    team: TeamInPods, lost_node: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The power of the node under webserver and daemon is cut shortly before a tick is due. New data arrives meanwhile.
+    The tick is evaluated by the daemon on the other node, and its run trains when the node is back.
+    """
+    node = f"node{lost_node}"
+    with team.webserver() as dagster:
+        pass  # the schedule ticks, and both know the code location after their move
+    due = next_due(at_least=timedelta(seconds=5), at_most=timedelta(seconds=25))
+    team.cluster.cluster.kill_node(lost_node)
+    killed = datetime.now(UTC)
+    team.new_data(end_of(MISSED))
+    with team.webserver(away_from=node) as dagster:
+        back = datetime.now(UTC)
+        daemon = team.cluster.pod(team.ready_pod("daemon", away_from=node))
+        (container,) = daemon["status"]["containerStatuses"]
+        started = datetime.fromisoformat(container["state"]["running"]["startedAt"])
+        tick = requesting_tick(team, dagster, MISSED)
+        assert tick.due == due
+        assert killed < due < started
+        team.cluster.cluster.start_node(
+            lost_node
+        )  # the other one has no room for everything and two trainers
+        run = dagster.wait_for_run(tick.run_ids[0])
+        assert run.status == "SUCCESS", f"{dagster.messages(run.id)[-3000:]} {team.about()}"
+        ticks = [one.due for one in dagster.ticks(LOCATION, SCHEDULE)]
+    with capsys.disabled():
+        print(f"\nnode of webserver and daemon killed, both well on the other node after "
+              f"{(back - killed).total_seconds():.1f} s")  # fmt: skip
+    assert all(later - earlier == PERIOD for later, earlier in pairwise(ticks)), ticks
+    assert MISSED in team.command("card", "store_demand")
+
+
+def next_due(*, at_least: timedelta, at_most: timedelta) -> datetime:
+    """Wait until the next tick is due within these limits; return when it is due."""
+    while True:
+        now = datetime.now(UTC)
+        begin = now.replace(minute=0, second=0, microsecond=0)
+        due = begin + ((now - begin) // PERIOD + 1) * PERIOD
+        if at_least < due - now < at_most:
+            return due
+        time.sleep(1)
