@@ -23,10 +23,10 @@ NAMESPACES = [
 ]
 
 
-def shipped() -> list[dict[str, Any]]:
+def shipped(file: str = "base/network.yaml") -> list[dict[str, Any]]:
     """Return the policies of a team."""
-    text = (ROOT / "deployment" / "kubernetes" / "base" / "network.yaml").read_text()
-    policies = list(yaml.safe_load_all(text))
+    text = (ROOT / "deployment" / "kubernetes" / file).read_text()
+    policies = [one for one in yaml.safe_load_all(text) if one["kind"] == "NetworkPolicy"]
     for one in policies:
         one["metadata"]["namespace"] = TEAM
     return policies
@@ -64,6 +64,17 @@ def test_workers_connect_to_workers_only() -> None:
         "ingress_10_88_1_4",
         "ingress_10_88_2_3",
     ]
+
+
+def test_runs_reach_the_head_of_ray_and_workers_of_trainings_do_not() -> None:
+    """A client of Ray runs code with the team's credentials."""
+    head = pod("10.88.1.7", {"app": "ray-head", "ml-assets/ray": "member"})
+    found = chains([*shipped(), *shipped("ray/ray.yaml")], head)
+    assert [rule for rule in found["ingress_10_88_1_7"] if "10001" in rule and "10.88.2.4" in rule]
+    assert not any("10.88.1.4" in rule for rule in found["ingress_10_88_1_7"])
+    towards = {name for name, rules in found.items() if any("10.88.1.7" in rule for rule in rules)}
+    assert "egress_10_88_2_4" in towards
+    assert not {"egress_10_88_1_4", "egress_10_88_2_3"} & towards
 
 
 def test_each_connection_is_decided_for_both_ends_but_those_of_nodes() -> None:

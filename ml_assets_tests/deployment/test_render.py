@@ -283,6 +283,6 @@ def test_pods_of_ray_fit_to_each_other_and_to_the_settings() -> None:
     policies = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
     let_in = [rule["ports"] for one in policies for rule in one.get("ingress", []) if "ports" in rule]
     assert let_in == [[{"protocol": "TCP", "port": int(ports["client"])}]]
-    (selected,) = (one["podSelector"]["matchLabels"] for one in policies if one["podSelector"])
+    (selected,) = (one["podSelector"]["matchLabels"] for one in policies if "Ingress" in one["policyTypes"])
     assert all(selected.items() <= pod["metadata"]["labels"].items() for pod in pods.values())
     assert service["spec"]["selector"].items() <= pods["ray-head"]["metadata"]["labels"].items()
