@@ -9,7 +9,7 @@ import secrets
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -77,6 +77,14 @@ class ClusterEnvironment:
         }
         prefixed = {f"ML_ASSETS_KUBERNETES_{name}": value for name, value in values.items()}
         return {"KUBECONFIG": str(self.kubeconfig), "ML_ASSETS_LAUNCHER": "kubernetes", **prefixed}
+
+    def for_pods(self, variables: Mapping[str, str], servers: ServersRecord) -> dict[str, str]:
+        """Return `variables` with the addresses of the servers as pods reach them, and this machine does, too."""
+        found = dict(variables)
+        for port in servers.ports.values():
+            here, there = f"127.0.0.1:{port}", self.cluster.address_for_pods(port)
+            found = {name: value.replace(here, there) for name, value in found.items()}
+        return found
 
     def kubectl(self, *words: str, stdin: str = "", seconds: float = 600.0) -> str:
         """Return kubectl's output in this session's namespace. Raises CommandFailed."""

@@ -180,9 +180,7 @@ def reachable(
     own = {**servers.variables(servers.settings(tmp_path / "home")), **tidy.settings()}
     mounts = [*tidy.mounts, {"host_path": str(hurry), "mount_path": MOUNT}]
     own["ML_ASSETS_KUBERNETES_MOUNTS"] = json.dumps(mounts)
-    for port in servers.record.ports.values():
-        here, there = f"127.0.0.1:{port}", tidy.cluster.address_for_pods(port)
-        own = {name: value.replace(here, there) for name, value in own.items()}
+    own = tidy.for_pods(own, servers.record)
     for name, value in own.items():
         monkeypatch.setenv(name, value)
     return own

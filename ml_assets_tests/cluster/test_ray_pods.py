@@ -3,7 +3,7 @@
 import json
 import secrets
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -133,11 +133,8 @@ class RunInPod:
         self.name, self._team = f"run-{secrets.token_hex(3)}", team
         running = RunningServers(servers)
         self.settings = running.settings(home)
-        variables = {**running.variables(self.settings), "ML_ASSETS_HOME": HOME}
+        variables = team.for_pods(running.variables(self.settings), servers.record) | {"ML_ASSETS_HOME": HOME}
         del variables["ML_ASSETS_POOL"]  # that of the ConfigMap
-        for port in servers.record.ports.values():
-            here, there = f"127.0.0.1:{port}", team.cluster.address_for_pods(port)
-            variables = {name: value.replace(here, there) for name, value in variables.items()}
         made_of = pod(self.name, team.image, RUN)
         (container,) = made_of["spec"]["containers"]
         container["envFrom"] = FROM
@@ -182,9 +179,23 @@ def run(ray: ClusterEnvironment, running_servers: Servers, hold: Path, tmp_path:
     (hold / "held").unlink(missing_ok=True)
 
 
-def ended(run: RunInPod) -> bool:
-    """True if the pod of the run ended, which waits while its tasks are held."""
-    return run.phase() in {"Succeeded", "Failed"}
+def wait_for_tasks(run: RunInPod, have_begun: Callable[[], bool]) -> None:
+    """Wait until tasks have begun in pods, which a run does not outlive while they are held."""
+
+    def is_over() -> bool:
+        return run.phase() in {"Succeeded", "Failed"}
+
+    waited_for(lambda: have_begun() or is_over(), "tasks in pods", 1800, run.said)
+    assert not is_over(), run.said()
+
+
+def ended_as(alone: dict[str, str], run: RunInPod, hold: Path) -> float:
+    """Let the tasks go on; return the seconds to the end of the run, whose objects are `alone`. S3 keeps nothing."""
+    (hold / "held").unlink()
+    began = time.monotonic()
+    assert run.objects() == alone
+    assert run.left() == {}
+    return time.monotonic() - began
 
 
 def begun(hold: Path) -> dict[str, str]:
@@ -201,17 +212,11 @@ def test_a_run_gets_the_objects_of_one_process(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Two workers in two pods take part. S3 keeps nothing of theirs."""
-    waited_for(
-        lambda: len(set(begun(hold).values())) == 2 or ended(run), "tasks in both pods", 1800, run.said
-    )
-    assert not ended(run), run.said()
-    (hold / "held").unlink()
-    began = time.monotonic()
-    assert run.objects() == alone
-    assert run.left() == {}
+    wait_for_tasks(run, lambda: len(set(begun(hold).values())) == 2)
+    seconds = ended_as(alone, run, hold)
     with capsys.disabled():
         print(f"\n{len(begun(hold))} tasks in pods {sorted(set(begun(hold).values()))}: {len(alone)} equal objects, "
-              f"{time.monotonic() - began:.1f} s later")  # fmt: skip
+              f"{seconds:.1f} s later")  # fmt: skip
 
 
 def test_a_worker_pod_deleted_in_the_middle_changes_no_object(
@@ -221,15 +226,11 @@ def test_a_worker_pod_deleted_in_the_middle_changes_no_object(
     alone: dict[str, str],
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    waited_for(lambda: bool(begun(hold)) or ended(run), "a task in a pod", 1800, run.said)
-    assert not ended(run), run.said()
+    wait_for_tasks(run, lambda: bool(begun(hold)))
     day, deleted = next(iter(begun(hold).items()))
     ray.kubectl("delete", "pod", deleted, "--grace-period=1", "--wait=true")
-    (hold / "held").unlink()
-    began = time.monotonic()
-    assert run.objects() == alone
+    seconds = ended_as(alone, run, hold)
     assert begun(hold)[day] != deleted
-    assert run.left() == {}
     with capsys.disabled():
         print(f"\npod {deleted} was deleted in its task of {day}, which {begun(hold)[day]} ran again: {len(alone)} "
-              f"equal objects, {time.monotonic() - began:.1f} s later")  # fmt: skip
+              f"equal objects, {seconds:.1f} s later")  # fmt: skip

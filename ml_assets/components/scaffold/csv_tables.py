@@ -204,11 +204,11 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         ]
     )
     days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
-    units = units_of(days)
     today = (now or datetime.now(UTC)).astimezone(ZoneInfo(zone)).date()
-    unit = _unit(rows, asked.cadence, days, units, today)
+    over = {one: _over(days, one, today) for one in units_of(days)}
+    unit = _unit(rows, asked.cadence, over)
     starts = days.dt.truncate(f"1{unit.suffix}")
-    present_days = _over(days, unit, today)
+    present_days = over[unit]
     running = int((starts > present_days[-1]).sum())
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
@@ -278,7 +278,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     ]
     return _with_guesses(
         table,
-        [one for one in units if len(_over(days, one, today)) >= LEAST_PARTITIONS],
+        _with_enough(over),
         running,
         parts,
         titles,
@@ -415,10 +415,11 @@ def _decimal(word: str) -> Decimal | None:
     return marks.get(word)
 
 
-def _unit(
-    rows: FileRows, word: str, days: pl.Series, units: Sequence[PartitionUnit], today: date
-) -> PartitionUnit:
-    """Return the unit that `--cadence` names, or the first of `units`, which are those that fit the days with rows."""
+def _unit(rows: FileRows, word: str, over: Mapping[PartitionUnit, Sequence[date]]) -> PartitionUnit:
+    """Return the unit that `--cadence` names, or the first that fits the days with rows.
+
+    `over`: units that fit → first days of the partitions with rows that are over.
+    """
     if word == "hourly":
         raise CsvRefused(
             "--cadence hourly: a model is trained by days or longer partitions, and hours are rows of a day: leave it "
@@ -426,20 +427,26 @@ def _unit(
         )
     if word and word not in UNITS:
         raise CsvRefused(f"--cadence {word}{did_you_mean(word, UNITS)}")
-    unit = UNITS[word] if word else units[0]
-    if unit not in units:
+    first = next(iter(over))
+    unit = UNITS[word] if word else first
+    if unit not in over:
         raise CsvRefused(
-            f"--cadence {word}: the rows are a {units[0].word} apart or more, so most {unit.word}s would be empty: "
-            f"leave it out, or choose {' or '.join(one.cadence for one in units)}"
+            f"--cadence {word}: the rows are a {first.word} apart or more, so most {unit.word}s would be empty: "
+            f"leave it out, or choose {' or '.join(one.cadence for one in over)}"
         )
-    if (present := len(_over(days, unit, today))) < LEAST_PARTITIONS:
-        enough = [one for one in units if len(_over(days, one, today)) >= LEAST_PARTITIONS]
+    if (present := len(over[unit])) < LEAST_PARTITIONS:
+        enough = _with_enough(over)
         remedy = f", or try --cadence {enough[-1].cadence}" if enough else ""
         raise CsvRefused(
             f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
             f"training, validation and holdout: give a file with more{remedy}"
         )
     return unit
+
+
+def _with_enough(over: Mapping[PartitionUnit, Sequence[date]]) -> list[PartitionUnit]:
+    """Return the units of which a first model has enough partitions."""
+    return [one for one, days in over.items() if len(days) >= LEAST_PARTITIONS]
 
 
 def _over(days: pl.Series, unit: PartitionUnit, today: date) -> list[date]:

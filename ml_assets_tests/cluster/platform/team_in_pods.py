@@ -251,10 +251,7 @@ def _variables(
     cluster: ClusterEnvironment, servers: RunningServers, folder: Path, trainer: str
 ) -> dict[str, str]:
     """Return the values of ConfigMap and Secrets by the name of their variable. Pods reach the servers by them."""
-    own = servers.variables(servers.settings(folder / "home"))
-    for port in servers.record.ports.values():
-        here, there = f"127.0.0.1:{port}", cluster.cluster.address_for_pods(port)
-        own = {name: value.replace(here, there) for name, value in own.items()}
+    own = cluster.for_pods(servers.variables(servers.settings(folder / "home")), servers.record)
     bucket = urllib.parse.urlsplit(own["ML_ASSETS_ARTIFACTS_URL"]).netloc
     return own | {
         "ML_ASSETS_AUTHOR": cluster.namespace,

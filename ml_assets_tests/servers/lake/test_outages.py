@@ -10,8 +10,8 @@ import pytest
 
 from ml_assets_tests.resources.lake.lake_contract import FLIGHTS, WEATHER, contents, publish
 from ml_assets_tests.servers.lake.repositories import Repository
-from ml_assets_tests.servers.lake.wire import Wire, wire
 from ml_assets_tests.servers.running_servers import RunningServers
+from ml_assets_tests.servers.wire import Wire, wire
 from resources.lake import LakeUnavailable, MergeConflict, VersionedStore
 from resources.lake.lakefs import LakeFSStore
 

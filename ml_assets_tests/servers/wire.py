@@ -1,11 +1,12 @@
 """The wire between a client and a real server, with scissors: bytes pass unchanged until a test cuts them.
 
-It answers nothing by itself. What a test cuts is what a killed server, a lost packet or another client at the
-worst moment would do, at an exact place instead of by luck.
+It answers nothing by itself. What a test cuts or delays is what a killed, slow or frozen server, a lost packet or
+another client at the worst moment would do, at an exact place instead of by luck.
 """
 
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -25,6 +26,12 @@ class Wire:
     """Called once when a request whose first line holds the text is about to reach the server."""
     lost: list[str] = field(default_factory=list[str])
     """Request lines of the requests whose answers were cut off."""
+    late_seconds: float = 0.0
+    """Delay of each answer."""
+    silent_after: int | None = None
+    """Number of requests after which no answer passes, although connections stay open."""
+    requests: list[str] = field(default_factory=list[str])
+    """Request lines of all requests, in their order."""
 
     @property
     def url(self) -> str:
@@ -52,6 +59,8 @@ class Wire:
     def _requests(self, client: socket.socket, server: socket.socket, cut: threading.Event) -> None:
         while chunk := _receive(client):
             first = chunk.partition(b"\r\n")[0].decode(errors="replace")
+            if first.endswith(" HTTP/1.1"):  # otherwise the chunk is a piece of a body
+                self.requests.append(first)
             if self.before is not None and self.before[0] in first:
                 act, self.before = self.before[1], None
                 act()
@@ -68,6 +77,9 @@ class Wire:
         while chunk := _receive(server):
             if cut.is_set():
                 break
+            time.sleep(self.late_seconds)
+            if self.silent_after is not None and len(self.requests) > self.silent_after:
+                continue
             try:
                 client.sendall(chunk)
             except OSError:
