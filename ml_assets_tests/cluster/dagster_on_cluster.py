@@ -23,7 +23,7 @@ from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
 from deployment.testbed.cluster.commands import CommandFailed
-from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE
 from ml_assets.dagster_host.instance import HOME
 from ml_assets_tests.cluster.cluster_environment import (
     ENVIRONMENT,
@@ -34,6 +34,7 @@ from ml_assets_tests.cluster.cluster_environment import (
 )
 from ml_assets_tests.cluster.launched_job import rightful_kubeconfig, settings_of
 from ml_assets_tests.components.installation import key_of
+from ml_assets_tests.resources.launcher.sweep import sweep
 from resources.launcher.kubernetes.attempt_objects import MANAGED
 from resources.launcher.kubernetes.lease import has_run_out
 from resources.platform import Platform
@@ -87,7 +88,7 @@ class DagsterOnCluster:
             assert waited < seconds, f"waited {waited:.0f} s for {what}. {self.about()}"
             was_over = self.lease_is_over()
             self._monitor()
-            assert self._sweep() == NOTHING_TO_PRUNE, self.about()
+            assert sweep(self.pruner, self.instance) == NOTHING_TO_PRUNE, self.about()
             assert not self._has_failed(), self.about()
             self.sweeps_after_expiry += was_over and self.lease_is_over()
             time.sleep(0.5)
@@ -147,13 +148,6 @@ class DagsterOnCluster:
         with self._workspace() as workspace:
             found = [*execute_run_monitoring_iteration(workspace, logging.getLogger(__name__))]
         assert not any(found), found
-
-    def _sweep(self) -> str:
-        """Evaluate the sensor, as the code location does."""
-        with dg.build_sensor_context(instance=self.instance, resources={"platform": self.pruner}) as context:
-            skipped = prune_trainings(context)
-        assert isinstance(skipped, dg.SkipReason)
-        return skipped.skip_message or ""
 
     def _workspace(self) -> WorkspaceProcessContext:
         return WorkspaceProcessContext(self.instance, EmptyWorkspaceTarget())

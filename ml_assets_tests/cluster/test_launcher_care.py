@@ -8,10 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dagster as dg
 import pytest
 
-from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import (
     kubeconfig_of,
@@ -20,6 +19,7 @@ from ml_assets_tests.cluster.launched_job import (
     settings_of,
     worker_variables,
 )
+from ml_assets_tests.resources.launcher.sweep import sweep
 from resources.job.errors import TrainingFailed
 from resources.launcher.kubernetes.cluster_checks import NEEDED, cluster_checks
 from resources.platform import Platform
@@ -113,10 +113,7 @@ def test_the_code_location_prunes_what_has_no_launcher_and_leaves_the_rest(
     kubernetes = settings.kubernetes.model_copy(update={"lease_seconds": 4, "context": account})
     settings = settings.model_copy(update={"kubernetes": kubernetes})
     tidy.apply(idle_job("led", tidy.image), idle_job("left", tidy.image), lease("led"))
-    with dg.build_sensor_context(resources={"platform": Platform(settings)}) as context:
-        skipped = prune_trainings(context)
-    assert isinstance(skipped, dg.SkipReason)
-    assert skipped.skip_message == "removed train-left"
+    assert sweep(Platform(settings)) == "removed train-left"
     assert [one["metadata"]["name"] for one in tidy.objects("jobs")] == ["train-led-1"]
     tidy.kubectl("delete", "lease", "train-led")
 

@@ -7,9 +7,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE, prune_trainings
+from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
+from ml_assets_tests.resources.launcher.sweep import sweep
 from resources.launcher.kubernetes.cluster import Cluster
 from resources.launcher.kubernetes.lease import Lease
 from resources.platform import Platform
@@ -65,12 +66,7 @@ class Daemon:
         self.platform = Platform(Settings(home=home, launcher="kubernetes", kubernetes=kubernetes))
 
     def tick(self) -> str:
-        resources = {"platform": self.platform}
-        with dg.build_sensor_context(instance=self.instance, resources=resources) as context:
-            found = prune_trainings(context)
-        assert isinstance(found, dg.SensorResult)
-        assert found.skip_reason is not None
-        return found.skip_reason.skip_message or ""
+        return sweep(self.platform, self.instance)
 
 
 @pytest.fixture
