@@ -20,7 +20,7 @@ from typing import Any
 from benchmarks._report import Result, emit, parse_args, ratio_of
 from benchmarks.claims.data._pool_features import build, publish_clicks
 
-DAYS, QUICK_DAYS = 48, 16
+DAYS, QUICK_DAYS = 120, 16
 ROWS, QUICK_ROWS = 240_000, 60_000
 ROUNDS = 3
 AT_ONCE: dict[str, Any] = {"pool_after_seconds": 0}

@@ -102,6 +102,12 @@ def word(task: tuple[Shared[list[str]], int]) -> tuple[str, int, int]:
     return shared.value[0], os.getpid(), id(shared.value)
 
 
+def allocator(name: str) -> str:
+    """Return how the allocator of polars was told to keep memory in this process."""
+    importlib.import_module("polars")
+    return os.environ[name]
+
+
 def squares(count: int, folder: Path, **changes: object) -> dict[str, Work]:
     """Return name → task for the numbers below `count`."""
     return {f"number {one}": Work(number=one, folder=folder, **changes) for one in range(count)}  # pyright: ignore

@@ -20,6 +20,7 @@ from ml_assets.components.failures import final_unless_transient
 from ml_assets_tests.resources.pool.tasks import (
     TwoWordsNeeded,
     Work,
+    allocator,
     lock,
     read,
     square,
@@ -51,6 +52,19 @@ ROOT = Path(__file__).parents[3]
 def pool() -> ProcessPool:
     """Two workers, which start at once."""
     return ProcessPool(2, 0)
+
+
+@pytest.mark.parametrize("chosen", ["", "narenas:3"])
+def test_workers_keep_freed_memory_in_one_place_unless_the_person_says_otherwise(
+    chosen: str, pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("_RJEM_MALLOC_CONF", f"dirty_decay_ms:500,{chosen}".rstrip(","))
+    told, _ = pool.map(allocator, dict.fromkeys(["one", "two"], "_RJEM_MALLOC_CONF"))
+    words = dict(one.split(":") for one in told.split(","))  # the last one of a name counts
+    expected = (
+        {"narenas": "3", "dirty_decay_ms": "500"} if chosen else {"narenas": "1", "dirty_decay_ms": "5000"}
+    )
+    assert expected.items() <= words.items()
 
 
 def test_results_come_in_the_order_of_the_items(pool: ProcessPool, tmp_path: Path) -> None:
