@@ -19,6 +19,8 @@ TABLE, MODEL = "features/wide", "wide"
 FIRST = date(2021, 1, 1)
 ROWS = 50_000
 """Rows of a partition."""
+CHUNK_BYTES = 2**28
+"""Bytes that are published at a time."""
 NUMBERS = [f"x{n:03}" for n in range(120)]
 READ = NUMBERS[:22]
 """Numbers that the model reads. With category, slice, label, its time, weight and date: 28 columns."""
@@ -105,7 +107,7 @@ def publish_partitions(platform: Any, partitions: int) -> None:
     """Publish the first partitions of the table that main does not have yet."""
     from ml_assets.data.tables.cadence import Cadence
     from ml_assets.data.tables.declared import NOTHING_DECLARED
-    from ml_assets.data.tables.publish.publish import publish
+    from ml_assets.data.tables.publish.publish import publish_in_chunks
     from ml_assets.data.tables.reader import TableReader
     from ml_assets.data.tables.spec import Incoming, PublishingRun, TableSpec
     from ml_assets.data.validation.contract import Contract
@@ -129,11 +131,12 @@ def publish_partitions(platform: Any, partitions: int) -> None:
             if key not in known:
                 yield Incoming(key=key, data=partition(number))
 
-    found = publish(
-        platform.lake, platform.ledger, table, incoming(), PublishingRun(run_id="run"), NOTHING_DECLARED
-    )
-    if found.rejected:
-        raise SystemExit(f"rejected: {found.rejected}")
+    run = PublishingRun(run_id="run")
+    for found in publish_in_chunks(
+        platform.lake, platform.ledger, table, incoming(), run, NOTHING_DECLARED, CHUNK_BYTES
+    ):
+        if found.rejected:
+            raise SystemExit(f"rejected: {found.rejected}")
 
 
 class Silent:
