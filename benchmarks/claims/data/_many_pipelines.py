@@ -10,7 +10,7 @@ from typing import Any
 
 import dagster as dg
 
-from benchmarks.claims.data._tick_tables import COLUMNS, FEATURE_COLUMNS, FIRST, HERE
+from benchmarks.claims.data._tick_tables import COLUMNS, FEATURE_COLUMNS, FIRST, HERE, NEWEST
 from ml_assets.assembly import build_defs
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
@@ -98,5 +98,6 @@ def __getattr__(name: str) -> dg.Definitions:
     if name != "defs":
         raise AttributeError(name)
     pipelines, partitions, home = os.environ[SIMULATED].split(",", 2)
+    NEWEST[0] = day_of(int(partitions) - 1)
     declared = [one for number in range(int(pipelines)) for one in components(number, int(partitions))]
     return build_defs(Settings(home=Path(home)), components=declared)

@@ -106,18 +106,19 @@ def write_table(folder: Path, gigabytes: float, numbers: int = NUMBERS, categori
 
 
 def build(table: Path, into: Path, workers: int = 0) -> None:
-    """Build the training set of a table by workers, 0: in this process; print the CPU seconds of all, the digest, and
-    the wall seconds, without those of imports."""
+    """Build the training set of a table by workers, 0: in this process; print the CPU seconds of all, the digest, the
+    wall seconds, and the CPU seconds of pass A, without those of imports."""
     partitions = [PartitionFiles(key=file.stem, rows=ROWS, files=(file,)) for file in sorted(table.iterdir())]
     split = split_by_time([one.key for one in partitions], train=len(partitions) - 2, validation=1, holdout=1)
     inputs = InputColumns(numeric=tuple(NUMERIC), categorical=tuple(CATEGORICAL))
     began, before = time.perf_counter(), _cpu_seconds()
     with (ProcessPool(workers, 0) if workers else HERE).kept() as pool:
         chosen = choose_rows(partitions, split, SPEC, inputs, into=into, pool=pool)
+        fitted = _cpu_seconds() - before
         made = build_snapshot(
             chosen, source=SourceValues(table="features/wide"), into=into, pool=pool, here=pool
         )
-    print(_cpu_seconds() - before, made.digest, time.perf_counter() - began)
+    print(_cpu_seconds() - before, made.digest, time.perf_counter() - began, fitted)
 
 
 def _cpu_seconds() -> float:

@@ -1,0 +1,221 @@
+"""Dagster's pages of many pipelines with long histories, over HTTP, and memory of webserver, code servers and daemon.
+
+A home as that of `many_partitions.py` is served by a webserver and a daemon, each with a code server, as `make ui`
+does. The questions are those of Dagster's pages: lineage of all assets, their newest events, one asset with the state
+of each partition, and its newest partitions. Measured is the longest of five answers after the first, and the private
+memory of the processes before and after `--minutes` in which each sensor ticks and the pages are asked again and again.
+`--pipelines 100 --partitions 1000 --minutes 12` is the aim; `--home` serves a home that exists, made with the same
+numbers.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import psutil
+
+from benchmarks._report import Result, emit
+from benchmarks.claims.data._many_pipelines import HOME_HERE, SIMULATED, name_of
+from benchmarks.claims.data.many_partitions import MOST_GROWTH_MIB, Simulation
+from deployment.testbed.processes import free_port
+from ml_assets.foundation.checkout import ROOT
+from resources.settings import Settings
+
+_LOCATIONS = """{ workspaceOrError { ... on Workspace { locationEntries {
+  locationOrLoadError { ... on PythonError { message } } } } } }"""
+_LINEAGE = """{ assetNodes { assetKey { path } groupName isPartitioned isExecutable kinds description
+  dependencyKeys { path } dependedByKeys { path } partitionDefinition { description } } }"""
+_LIVE = """query Live($keys: [AssetKeyInput!]!) {
+  assetNodes(assetKeys: $keys) { assetKey { path } staleStatus partitionStats {
+    numMaterialized numPartitions numFailed numMaterializing } assetMaterializations(limit: 1) { runId timestamp } }
+  assetsLatestInfo(assetKeys: $keys) { assetKey { path } unstartedRunIds inProgressRunIds
+    latestRun { runId status } latestMaterialization { runId timestamp } } }"""
+_ASSET = """query Asset($key: AssetKeyInput!) { assetNodeOrError(assetKey: $key) { ... on AssetNode {
+  assetMaterializations(limit: 50) { runId timestamp partition metadataEntries { label description } }
+  partitionStats { numMaterialized numPartitions numFailed numMaterializing }
+  partitionKeyConnection(limit: 100000, ascending: true) { results }
+  assetPartitionStatuses { ... on TimePartitionStatuses { ranges { startKey endKey status } } }
+  staleStatus } } }"""
+_PARTITION = """query Partition($key: AssetKeyInput!, $keys: [String!]!) { assetNodeOrError(assetKey: $key) {
+  ... on AssetNode { latestMaterializationByPartition(partitions: $keys) { runId timestamp partition
+    metadataEntries { label description } } staleStatusByPartition(partitions: $keys) } } }"""
+LIVE_AT_ONCE = 100
+"""Assets whose state Dagster's lineage page asks for at once."""
+VISITS = 5
+
+
+class Pages:
+    """A webserver that answers."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+
+    def ask(self, question: str, **variables: Any) -> Any:
+        """Return the data of an answer. Raises `SystemExit` for an error in it."""
+        body = json.dumps({"query": question, "variables": variables}).encode()
+        request = urllib.request.Request(f"{self._url}/graphql", body, {"Content-Type": "application/json"})
+        with urllib.request.urlopen(request, timeout=300) as answer:
+            said = json.load(answer)
+        if "errors" in said:
+            raise SystemExit(f"{question[:60]}: {said['errors']}")
+        return said["data"]
+
+    def answers(self) -> bool:
+        """True once the server answers."""
+        try:
+            with urllib.request.urlopen(f"{self._url}/server_info", timeout=5):
+                return True
+        except (urllib.error.URLError, OSError):
+            return False
+
+
+@contextmanager
+def started(name: str, folder: Path, *arguments: str) -> Iterator[psutil.Process]:
+    """Run one of Dagster's commands over the simulated definitions during the block."""
+    command = [str(Path(sys.executable).with_name(name)), *arguments, "-m", HOME_HERE, "-a", "defs"]
+    with (folder / f"{name}.log").open("wb") as log:
+        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        try:
+            yield psutil.Process(process.pid)
+        finally:
+            process.terminate()
+            process.wait(timeout=60)
+
+
+def private_mib(processes: Sequence[psutil.Process]) -> float:
+    """Return the private memory of processes in MiB."""
+    lines = [line for one in processes for line in Path(f"/proc/{one.pid}/status").read_text().splitlines()]
+    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+
+
+def asked(pages: Pages, partitions: Sequence[str]) -> dict[str, float]:
+    """Ask for each page once; return page → seconds until its answer."""
+    table = {"path": ["features", name_of(0)]}
+    began = time.perf_counter()
+    nodes = pages.ask(_LINEAGE)["assetNodes"]
+    found = {"lineage": time.perf_counter() - began}
+    some = [one["assetKey"] for one in nodes[:LIVE_AT_ONCE]]
+    for page, question, variables in (
+        (f"state of {len(some)} assets", _LIVE, {"keys": some}),
+        ("an asset and all its partitions", _ASSET, {"key": table}),
+        (f"newest {len(partitions)} partitions of an asset", _PARTITION, {"key": table, "keys": partitions}),
+    ):
+        began = time.perf_counter()
+        pages.ask(question, **variables)
+        found[page] = time.perf_counter() - began
+    return found
+
+
+def ticks_of(instance: dg.DagsterInstance) -> int:
+    """Return how often the daemon has evaluated sensors and schedules."""
+    return sum(
+        len(instance.get_ticks(one.instigator_origin_id, one.selector_id, limit=100_000))
+        for one in instance.all_instigator_state()
+    )
+
+
+def measured(pages: Pages, partitions: Sequence[str], minutes: float) -> tuple[Mapping[str, float], int]:
+    """Return page → the longest of `VISITS` answers, after one that is not measured; then ask for `minutes`, and return
+    the number of these visits."""
+    asked(pages, partitions)
+    visits = [asked(pages, partitions) for _ in range(VISITS)]
+    longest = {page: max(one[page] for one in visits) for page in visits[0]}
+    until, number = time.monotonic() + 60 * minutes, 0
+    while time.monotonic() < until:
+        asked(pages, partitions)
+        number += 1
+        time.sleep(2)
+    return longest, number
+
+
+def main() -> int:
+    """Measure; return exit status 1 if a bar does not hold."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--pipelines", type=int, default=20)
+    parser.add_argument("--partitions", type=int, default=250)
+    parser.add_argument("--minutes", type=float, default=3)
+    parser.add_argument("--home", type=Path, help="home of many_partitions.py")
+    parser.add_argument("--quick", action="store_true", help="4 pipelines of 40 days, one minute")
+    parser.add_argument("--json", action="store_true", help="print nothing but the JSON line")
+    given = parser.parse_args()
+    pipelines, partitions, minutes = given.pipelines, given.partitions, given.minutes
+    if given.quick:
+        pipelines, partitions, minutes = 4, 40, 1.0
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="many-pages-")))
+        home = given.home
+        if home is None:
+            made = Simulation(folder, pipelines, partitions)
+            made.first_ticks()
+            made.close()
+            home = made.settings.home
+        settings = Settings(home=home)
+        os.environ |= {
+            SIMULATED: f"{pipelines},{partitions},{home}",
+            "DAGSTER_HOME": str(settings.dagster_home),
+            "PYTHONPATH": str(ROOT),
+            "PYTHONWARNINGS": "ignore",
+        }
+        instance = stack.enter_context(dg.DagsterInstance.from_config(str(settings.dagster_home)))
+        port = free_port()
+        pages = Pages(f"http://127.0.0.1:{port}")
+        before_ticks = ticks_of(instance)
+        processes = {
+            "webserver": stack.enter_context(
+                started("dagster-webserver", folder, "-h", "127.0.0.1", "-p", str(port))
+            ),
+            "daemon": stack.enter_context(started("dagster-daemon", folder, "run")),
+        }
+        while not pages.answers():
+            if not processes["webserver"].is_running():
+                raise SystemExit((folder / "dagster-webserver.log").read_text()[-2000:])
+            time.sleep(0.5)
+        for one in pages.ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]:
+            if message := (one["locationOrLoadError"] or {}).get("message"):
+                raise SystemExit(message)
+        keys = pages.ask(_ASSET, key={"path": ["features", name_of(0)]})["assetNodeOrError"]
+        newest = keys["partitionKeyConnection"]["results"][-100:]
+        # Half a minute of visits and ticks fills what is filled once.
+        measured(pages, newest, 0.5)
+        trees = {name: (one, one.children(recursive=True)) for name, one in processes.items()}
+        parts = {name: [one] for name, (one, _) in trees.items()}
+        parts |= {
+            f"code server of the {name}": [one for one in below if "grpc" in one.cmdline()]
+            for name, (_, below) in trees.items()
+        }
+        before = {name: private_mib(some) for name, some in parts.items()}
+        longest, visits = measured(pages, newest, minutes)
+        after = {name: private_mib(some) for name, some in parts.items()}
+        ticks = ticks_of(instance) - before_ticks
+    size = f"{pipelines} pipelines × {partitions:,} partitions"
+    results = [
+        Result(name=f"page over HTTP: {page}; {size}", value=1000 * wall, unit="ms", bar="shown", ok=True)
+        for page, wall in longest.items()
+    ]
+    results += [
+        Result(
+            name=f"memory that {ticks:,} ticks and {visits} visits to each page add to the {name}; {size}",
+            value=after[name] - before[name],
+            unit="MiB",
+            peers={"before": before[name]},
+            bar=f"≤ {MOST_GROWTH_MIB:g} MiB",
+            ok=after[name] - before[name] <= MOST_GROWTH_MIB,
+        )
+        for name in parts
+    ]
+    return emit(results, json=given.json)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
