@@ -14,6 +14,7 @@ from benchmarks.claims.data._tick_tables import COLUMNS, FEATURE_COLUMNS, FIRST,
 from ml_assets.assembly import build_defs
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
+from ml_assets.foundation.code.syntax import reading_once
 from resources.settings import Settings
 
 HOME_HERE = "benchmarks.claims.data._many_pipelines"
@@ -99,5 +100,6 @@ def __getattr__(name: str) -> dg.Definitions:
         raise AttributeError(name)
     pipelines, partitions, home = os.environ[SIMULATED].split(",", 2)
     NEWEST[0] = day_of(int(partitions) - 1)
-    declared = [one for number in range(int(pipelines)) for one in components(number, int(partitions))]
-    return build_defs(Settings(home=Path(home)), components=declared)
+    with reading_once():  # as the definitions of a project
+        declared = [one for number in range(int(pipelines)) for one in components(number, int(partitions))]
+        return build_defs(Settings(home=Path(home)), components=declared)

@@ -34,6 +34,7 @@ from ml_assets.components.sensors.reconcile import compare, report_partitions, t
 from ml_assets.context.home import make_home
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.reader import TableReader
+from ml_assets.foundation.code.syntax import reading_once
 from ml_assets.pages.digest import bounds_of, digest_of
 from ml_assets.pages.partition_page import partition_page
 from resources.platform import Platform
@@ -74,9 +75,10 @@ class Simulation:
         self.settings = Settings(home=folder / "home", **settings)
         make_home(self.settings)
         self.platform = Platform(self.settings)
-        declared = [one for number in range(pipelines) for one in components(number, partitions)]
         start = time.process_time()
-        self.defs = build_defs(self.settings, components=declared, platform=self.platform)
+        with reading_once():  # as the definitions of a project
+            declared = [one for number in range(pipelines) for one in components(number, partitions)]
+            self.defs = build_defs(self.settings, components=declared, platform=self.platform)
         self.repository = self.defs.get_repository_def()
         self.load_seconds = time.process_time() - start
         keys = [day_of(number) for number in range(partitions)]
