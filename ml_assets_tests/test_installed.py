@@ -6,7 +6,7 @@ from pathlib import Path
 import polars
 import pytest
 
-from ml_assets.foundation.code.installed import is_installed
+from resources.installed import is_installed
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ from functools import reduce
 from typing import Any, Generic, Protocol, TypeVar
 
 from resources.memory import explained
-from resources.pool.code_text import code_here
+from resources.pool.code_text import code_here, version_here
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -222,9 +222,9 @@ def call_of(
 def run_call(call: Call, worker: str) -> TaskOutcome:
     """Run a call in this process, a worker called `worker`. An error of the task is an answer, too."""
     if differing := [
-        f"{what} has version {code_here().get(what, 'none')} in worker {worker}, and {version} in this run"
+        f"{what} has version {found} in worker {worker}, and {version} in this run"
         for what, version in call.code.items()
-        if code_here().get(what) != version
+        if (found := version_here(what)) != version
     ]:
         return TaskOutcome(other_code="; ".join(differing))
     if "polars" not in sys.modules:

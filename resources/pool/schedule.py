@@ -25,7 +25,7 @@ from resources.pool import (
     import_path,
     run_here,
 )
-from resources.pool.code_text import code_here, code_now
+from resources.pool.code_text import code_here, is_edited
 
 _log = logging.getLogger(__name__)
 
@@ -79,10 +79,11 @@ def mapped(
     If a file of the code was edited since this process read it, workers would import other code: all tasks run here.
     """
     import_path(function)  # refuse it also if all tasks run here
+    code_here()  # while the files are those that this process imported
     left = yield from begun_here(function, items, seconds_here)
     if not left:
         return
-    if code_now() != code_here():
+    if is_edited():
         _log.warning("the code was edited since this run began, so no worker helps: it would import the edit")
         yield from begun_here(function, left, math.inf)
         return

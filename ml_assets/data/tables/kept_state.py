@@ -21,7 +21,7 @@ from pathlib import Path
 from types import CellType, CodeType, FunctionType, MethodType, ModuleType
 from typing import Any, cast
 
-from ml_assets.foundation.code.installed import is_installed
+from resources.installed import is_installed
 
 _PLATFORM = ("ml_assets", "resources")
 _AUTHORED = "ml_assets.defs"

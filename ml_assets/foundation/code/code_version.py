@@ -26,7 +26,6 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from ml_assets.foundation.code.installed import is_installed
 from ml_assets.foundation.code.syntax import (
     MODULES,
     imported_by,
@@ -45,6 +44,7 @@ from ml_assets.foundation.code.syntax import (
     used_by,
     with_parents,
 )
+from resources.installed import is_installed
 
 _PLATFORM = ("ml_assets", "resources")
 _PIPELINES = "ml_assets.defs"

@@ -227,6 +227,17 @@ def test_a_worker_with_other_code_runs_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [mark]
 
 
+def test_the_code_of_a_call_is_all_that_its_process_has_of_nobodys_installation(tmp_path: Path) -> None:
+    """A worker that lacks a package of the author, or has another version, would make other rows."""
+    call = call_of(square, None, "number 1", squares(2, tmp_path)["number 1"])
+    assert {"ml_assets", "resources", "ml_assets_tests", "python", "polars", "numpy"} <= call.code.keys()
+    assert not {"dagster", "pytest", "json", "__main__"} & call.code.keys()
+    lacked = replace(call, code={**call.code, "shop_of_the_caller": "abc"})
+    with pytest.raises(WorkerHasOtherCode, match="shop_of_the_caller has version none in worker ada"):
+        run_call(lacked, "ada").get()
+    assert not list(tmp_path.iterdir())
+
+
 def test_closing_the_results_ends_the_workers(pool: ProcessPool, tmp_path: Path) -> None:
     items = squares(6, tmp_path, seconds=60)
     items["number 0"] = replace(items["number 0"], seconds=0)
@@ -340,23 +351,29 @@ def test_workers_end_when_the_run_is_killed(tmp_path: Path) -> None:
 
 _EDIT = """
 from pathlib import Path
-from ml_assets import author
+from {package} import author
 from resources.pool.processes import ProcessPool
 
 pool = ProcessPool(2, 0)
 Path(author.__file__).write_text("def version(number): return 2")
-print(list(pool.map(author.version, {"a": 1, "b": 2})))
+print(list(pool.map(author.version, {{"a": 1, "b": 2}})))
 """
 
 
-def test_an_edit_in_the_middle_of_a_run_changes_no_result(tmp_path: Path) -> None:
-    """Records of the run name the code that it began with. A worker would import the edit."""
+@pytest.mark.parametrize("package", ["ml_assets", "shop", "shop.north"])
+def test_an_edit_in_the_middle_of_a_run_changes_no_result(package: str, tmp_path: Path) -> None:
+    """Records of the run name the code that it began with. A worker would import the edit.
+
+    Pipelines also use modules of an author's own packages, which lie beside the platform.
+    """
     copytree(ROOT / "resources", tmp_path / "resources")
     (tmp_path / "ml_assets").mkdir()
     (tmp_path / "ml_assets" / "__init__.py").touch()
-    (tmp_path / "ml_assets" / "author.py").write_text("def version(number): return 1")
+    folder = tmp_path.joinpath(*package.split("."))
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "author.py").write_text("def version(number): return 1")
     script = tmp_path / "script.py"
-    script.write_text(_EDIT)
+    script.write_text(_EDIT.format(package=package))
     done = subprocess.run(
         [sys.executable, script],
         env={**os.environ, "PYTHONPATH": str(tmp_path)},

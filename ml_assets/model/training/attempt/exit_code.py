@@ -22,12 +22,12 @@ from pathlib import Path
 import torch
 from torch import distributed
 
-from ml_assets.foundation.code.installed import is_installed
 from ml_assets.model.training.attempt.attempts import leave_code
 from ml_assets.model.training.process.group import PeerFailed, chain_of, is_lost_peer
 from ml_assets.model.training.process.stop import StopRequest
 from ml_assets.model.training.telemetry.event_log import report_failure
 from resources.disk import is_disk_full
+from resources.installed import is_installed
 from resources.job.errors import TrainingFailed, storage_failed
 from resources.job.job import ExitCode
 
