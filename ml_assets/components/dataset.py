@@ -1,7 +1,6 @@
 """`Dataset`: a table that comes from a source, by write–audit–publish, and the sensor that looks for new data there."""
 
 import json
-import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
@@ -148,7 +147,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
             return TickAnswer(said=f"{said} ({told})", again_at=min(filter(None, closes), default=None))
         at = now.timestamp()
         asked = {key: before for key, before in asked.items() if key in lacking}
-        due = sorted(key for key in lacking if at - asked.get(key, -math.inf) >= watch.retry_seconds)
+        due = sorted(key for key in lacking if tick.seconds_since(asked.get(key)) >= watch.retry_seconds)
         asked |= dict.fromkeys(due, at)
         retries = [datetime.fromtimestamp(before + watch.retry_seconds, UTC) for before in asked.values()]
         again_at = min([*retries, *filter(None, closes)])

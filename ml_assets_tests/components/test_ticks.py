@@ -164,6 +164,21 @@ def test_days_close_and_retries_fall_due_without_any_change(tmp_path: Path) -> N
     assert sales.tick() == [DAYS[1]]
 
 
+def test_a_clock_that_was_ahead_delays_no_request(tmp_path: Path) -> None:
+    """A machine that begins with a wrong clock ticks once in another year. Its run fails."""
+    sales = Sales(tmp_path)
+    sales.play(("file", 0, 1))
+    sales.now = BEGIN + timedelta(days=4000)
+    assert sales.tick() == [DAYS[0]]
+    sales.now = BEGIN + timedelta(hours=6)
+    assert sales.tick() == [DAYS[0]], "its time of a request is no time to wait from"
+    assert sales.tick() == []
+    sales.now += timedelta(seconds=7200)
+    assert sales.tick() == [DAYS[0]]
+    sales.read([DAYS[0]])
+    assert sales.tick() == []
+
+
 def test_partitions_that_are_not_retained_are_not_requested_again(tmp_path: Path) -> None:
     """After each `ml-assets gc`, the sensor requested them again."""
     sales = Sales(tmp_path, retain={"partitions": 2})
@@ -216,10 +231,13 @@ Moment = tuple[int, int, bool]
 """Fact that the answer depends on, seconds that pass, and True if the definitions are loaded anew."""
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 5), st.booleans()), max_size=30))
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(-9, 5), st.booleans()), max_size=30))
 @settings(deadline=None)
 def test_an_answer_holds_until_a_fact_or_its_time_changes_it(history: list[Moment]) -> None:
-    """The sensor requests the fact whenever three seconds of its clock are over, and counts its evaluations."""
+    """The sensor requests the fact whenever three seconds of its clock are over, and counts its evaluations.
+
+    Somebody may set the clock back: then what the sensor knows of times does not hold.
+    """
     evaluated: list[float] = []
     fact = 0
 
@@ -236,7 +254,7 @@ def test_an_answer_holds_until_a_fact_or_its_time_changes_it(history: list[Momen
     def loaded() -> dg.SensorDefinition:
         return ticking_sensor(evaluate, name="thirds", every_seconds=30, description="")
 
-    sensor, cursor, now, seen = loaded(), None, 0, None
+    sensor, cursor, now, seen, evaluated_at = loaded(), None, 1000, None, 0
     for fact, seconds, is_anew in history:
         now += seconds
         sensor = loaded() if is_anew else sensor
@@ -247,9 +265,9 @@ def test_an_answer_holds_until_a_fact_or_its_time_changes_it(history: list[Momen
         cursor = answer.cursor
         assert f"{fact} at {now // 3}" in str(answer.skip_reason)
         assert json.loads(cursor)["own"] == str(now // 3)
-        is_new = seen != (fact, now // 3) or is_anew
+        is_new = seen != (fact, now // 3) or is_anew or now < evaluated_at
         assert len(evaluated) - before == int(is_new), "evaluated exactly when something changed"
-        seen = (fact, now // 3)
+        seen, evaluated_at = (fact, now // 3), evaluated[-1]
 
 
 @pytest.mark.parametrize("cursor", ["", "{}", "2024-01-01", '{"canary": 1, "at": 0}', "[", "null"])

@@ -155,7 +155,7 @@ def _request(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
         newest = newest_result(context.instance, key)
         is_tested = _tests(newest, declaration)
         tested = float(str(newest.metadata[_TESTED].value)) if is_tested else 0.0
-        if not is_tested or now - tested >= WEEK_SECONDS:
+        if not is_tested or tick.seconds_since(tested) >= WEEK_SECONDS:
             run_key = f"{table} {declaration} {week}"
             requests.append(dg.RunRequest(run_key=run_key, asset_selection=[], asset_check_keys=[key]))
             due_at.append((week + 1) * WEEK_SECONDS)

@@ -137,7 +137,7 @@ def canary_sensor(spec: TrainingPipelineSpec, every_seconds: int, page: dg.Asset
         )
         shown, now = json.loads(tick.own or "{}"), tick.now.timestamp()
         is_news = state.demotion is not None or shown.get("canary") != state.canary.place
-        if not is_news and now - shown["at"] < SHOW_EVERY_SECONDS:
+        if not is_news and tick.seconds_since(shown["at"]) < SHOW_EVERY_SECONDS:
             return TickAnswer(said=f"{decision}: {said}", own=tick.own, again_at=tick.now)
         metadata = {one.metric: dg.MetadataValue.text(str(one)) for one in state.compared}
         if state.missing:

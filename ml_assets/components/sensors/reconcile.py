@@ -4,6 +4,7 @@ If a run is stopped between its merge and its events, Dagster does not know part
 when a person accepts a rejected partition. The lake is right, because trainings read the lake.
 """
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -86,14 +87,14 @@ def reconcile(
     ledger: Ledger,
     tables: Iterable[str],
     inherited: TableReader | None = None,
-) -> list[Apart]:
+) -> list[Apart] | None:
     """Log a materialization for each partition of main that Dagster lacks; return the differences before that.
 
     An accepted partition is reported with the name and the reason of the person, and its table's checks turn green.
-    Does nothing while a run is in progress.
+    While a run is in progress, do nothing and return None: nobody compared anything.
     """
     if is_busy(instance):
-        return []
+        return None
     apart = compare(instance, reader, tables, inherited)
     for one in apart:
         report_partitions(instance, reader, ledger, one.table, one.unreported)
@@ -177,15 +178,22 @@ def _report(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     """Reconcile Dagster with main; never request a run."""
     context, reader = tick.context, TableReader.at(platform.lake, MAIN)
     tick.saw(main=reader.commit_id)
+    waits = TickAnswer(
+        said="waiting for the runs in progress, which report their own partitions",
+        own=tick.own,
+        again_at=tick.now,
+    )
     if is_busy(context.instance) or context.repository_def is None:
-        said = "waiting for the runs in progress, which report their own partitions"
-        return TickAnswer(said=said, own=tick.own, again_at=tick.now)
+        return waits
     tables, inherited = tables_of(context.repository_def.asset_graph), inherited_by(platform)
     known = _Reported.model_validate_json(tick.own) if tick.own else None
     # What an environment inherits changes with another branch than its own.
-    if known is not None and known.loaded == tick.loaded and inherited is None:
+    is_past = known is not None and tick.seconds_since(known.at) < math.inf
+    if known is not None and is_past and known.loaded == tick.loaded and inherited is None:
         tables = _to_compare(context.instance, reader, tables, known)
     apart = reconcile(context.instance, reader, platform.ledger, tables, inherited)
+    if apart is None:  # a run began since
+        return waits
     reported = [f"{one.table}: {name_some(one.unreported, ON_A_PAGE)}" for one in apart if one.unreported]
     said = f"reported {'; '.join(reported)}" if reported else "Dagster knows all partitions of main"
     own = _Reported(loaded=tick.loaded, commit=reader.commit_id, at=tick.now.timestamp())

@@ -2,12 +2,14 @@
 
 A tick first looks up what its answer depends on, cheaply: the commit of main, the newest change of the ledger, the
 source's answer. If all are those of its last answer, and no moment came at which time alone changes that answer, the
-sensor skips. Definitions that are loaded anew look at everything again, because code, declarations and settings count,
-too. Not here: what a sensor requests.
+sensor skips. After the clock was set back, it looks again: those moments were told by another clock. Definitions that
+are loaded anew look at everything again, because code, declarations and settings count, too. Not here: what a sensor
+requests.
 """
 
 import hashlib
 import json
+import math
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -38,6 +40,8 @@ class _Cursor(BaseModel):
     """Digest of the facts on which it was given."""
     again_at: float | None
     """`TickAnswer.again_at` in Unix seconds."""
+    at: float | None = None
+    """Moment of the answer in Unix seconds; None if an earlier version wrote it."""
     said: str
     own: str
 
@@ -89,7 +93,7 @@ class Tick:
         return "" if self.last is None else self.last.own
 
     def saw(self, **facts: str | int | Sequence[str] | None) -> None:
-        """End the tick if its last answer was given on the same facts and no moment came that changes it.
+        """End the tick if its last answer was given on the same facts, before now, and no moment came that changes it.
 
         `facts` are all that the answer depends on, but for time, and were looked up before anything else: what changes
         meanwhile is noticed by the next tick.
@@ -97,9 +101,17 @@ class Tick:
         text = json.dumps([self.loaded, facts], sort_keys=True)
         self.seen = hashlib.sha256(text.encode()).hexdigest()[:32]
         last = self.last
-        is_due = last is not None and last.again_at is not None and self.now.timestamp() >= last.again_at
-        if last is not None and last.seen == self.seen and not is_due:
+        if last is None or last.seen != self.seen:
+            return
+        is_due = last.again_at is not None and self.now.timestamp() >= last.again_at
+        if not is_due and self.seconds_since(last.at) < math.inf:
             raise _NothingMoved
+
+    def seconds_since(self, moment: float | None) -> float:
+        """Return the seconds since a kept moment (Unix seconds); infinity for None, and for a moment that is still to
+        come: the clock was ahead when it was kept, so nothing waits for it."""
+        now = self.now.timestamp()
+        return math.inf if moment is None or moment > now else now - moment
 
 
 def moment() -> datetime:
@@ -151,6 +163,7 @@ def ticking_sensor(
         cursor = _Cursor(
             seen=this.seen,
             again_at=None if answer.again_at is None else answer.again_at.timestamp(),
+            at=this.now.timestamp(),
             said=answer.said[:_SAID_CHARACTERS],
             own=answer.own,
         )
