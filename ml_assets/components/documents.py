@@ -19,6 +19,7 @@ from dagster_shared.yaml_utils.source_position import ValueAndSourcePositionTree
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.dagster_host.defs_folder import declaring_files
 from ml_assets.dagster_host.yaml_documents import documents_in
 from ml_assets.data.sources.kinds import kind
 from ml_assets.data.sources.preview import Preview, faults, preview
@@ -46,7 +47,9 @@ class DefsFiles:
     @cached_property
     def _texts(self) -> Mapping[Path, str]:
         # A file in another encoding declares nothing; `_faults_of_file` names it.
-        return {file: file.read_text(encoding="utf-8", errors="replace") for file in _files(self._folder)}
+        return {
+            file: file.read_text(encoding="utf-8", errors="replace") for file in declaring_files(self._folder)
+        }
 
     def documents(self) -> Iterator[ValueAndSourcePositionTree]:
         """Yield every parsed document. Skip files that are not YAML."""
@@ -61,9 +64,18 @@ class DefsFiles:
                 yield file
 
     def types(self) -> set[str]:
-        """Return the types of all documents as their lines say it. No file is parsed."""
+        """Return the types of all documents. A file is parsed only if a document of it has no line that says it."""
         line = re.compile(r"""^\{?["']?type["']?\s*:\s*["']?([\w.]+)""", re.MULTILINE)
-        return {found for text in self._texts.values() for found in line.findall(text)}
+        found: set[str] = set()
+        for file, text in self._texts.items():
+            documents = [
+                one for one in re.split(r"^---(?=\s|$)", text, flags=re.MULTILINE) if _says_anything(one)
+            ]
+            said = [line.search(one) for one in documents]
+            found |= {one[1] for one in said if one}
+            if not all(said):  # as `{attributes: …, type: …}`
+                found |= {str(_type(one)) for one in self._parsed(file)}
+        return found
 
     def lines(self, pattern: str) -> list[str]:
         """Return `file:line` of every line that matches `pattern` from its begin."""
@@ -83,6 +95,16 @@ class DefsFiles:
         return self._documents[file]
 
 
+def _says_anything(text: str) -> bool:
+    """Return False for a part of a file with comments and blanks alone."""
+    return any(line.strip() and not line.lstrip().startswith("#") for line in text.splitlines())
+
+
+def _type(document: ValueAndSourcePositionTree) -> Any:
+    said: Any = document.value
+    return said.get("type") if isinstance(said, dict) else None
+
+
 def _name(document: ValueAndSourcePositionTree) -> str | None:
     """Return the name of the component that a document declares; None for anything else."""
     said: Any = document.value
@@ -93,7 +115,7 @@ def _name(document: ValueAndSourcePositionTree) -> str | None:
 
 def faults_in(defs_folder: Path) -> list[str]:
     """Return the faults of the documents under `defs_folder`, one line each."""
-    return [line for file in _files(defs_folder) for line in _faults_of_file(file)]
+    return [line for file in declaring_files(defs_folder) for line in _faults_of_file(file)]
 
 
 def place_of(document: ValueAndSourcePositionTree, path: Sequence[str | int]) -> str:
@@ -116,10 +138,6 @@ def short(file: str) -> str:
     """Return the path of `file` relative to the checkout; unchanged if it is outside."""
     path = Path(file)
     return str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else file
-
-
-def _files(defs_folder: Path) -> list[Path]:
-    return sorted(defs_folder.rglob("defs.yaml"))
 
 
 def _faults_of_file(file: Path) -> Iterator[str]:

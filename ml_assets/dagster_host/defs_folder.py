@@ -55,6 +55,7 @@ __all__ = [
     "DeclaredComponent",
     "PipelineTree",
     "TimeWindowFreshnessPolicy",
+    "declaring_files",
     "defines_nothing",
     "is_valid_cron_schedule",
     "is_valid_owner",
@@ -67,6 +68,13 @@ def defines_nothing(module: str) -> bool:
         return "dagster" not in reached_by([module]).packages
     except (SourceUnavailable, SyntaxError):  # its import will report the fault
         return False
+
+
+def declaring_files(folder: Path) -> list[Path]:
+    """Return the files with components in `folder` and below, sorted: one of each folder, `defs.yaml` if it has several
+    of the names that Dagster reads."""
+    folders = {file.parent for file in folder.rglob("*.y*ml")}
+    return sorted(file for one in folders if (file := find_defs_or_component_yaml(one)) is not None)
 
 
 @dataclass(frozen=True, kw_only=True)

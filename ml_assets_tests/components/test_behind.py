@@ -184,6 +184,11 @@ def test_an_input_that_no_file_declares_needs_all_definitions(shops: Path) -> No
         ("more/checks.py", _CHECK),
         ("more/defs.yaml", "type: dagster.DefsFolderComponent\n"),
         ("more/defs.yaml", '---\n"type":  dagster.DefinitionsComponent\nattributes: {path: checks.py}\n'),
+        ("more/defs.yaml", "{attributes: {path: checks.py}, type: dagster.DefinitionsComponent}\n"),
+        ("more/defs.yaml", " type: dagster.DefinitionsComponent\n attributes: {path: checks.py}\n"),
+        ("more/defs.yaml", "type: !!str dagster.DefsFolderComponent\n"),
+        ("more/defs.yml", "type: dagster.DefsFolderComponent\n"),
+        ("more/component.yaml", "type: dagster.DefsFolderComponent\n"),
     ],
 )
 def test_a_check_from_elsewhere_needs_all_definitions(shops: Path, file: str, text: str) -> None:
@@ -206,6 +211,19 @@ def test_a_name_declared_twice_is_refused_with_both_files(shops: Path) -> None:
     assert _single(shops).find(FeatureTable, "bikes") is not None
     with pytest.raises(DeclarationRefused, match="'datasets/bikes' is declared 2 times"):
         _single(shops).definitions_of(["bikes"])
+
+
+@pytest.mark.parametrize("name", ["defs.yml", "component.yaml"])
+def test_a_file_with_another_name_of_dagsters_declares_the_same(shops: Path, name: str) -> None:
+    """The first name counts in a folder with several."""
+    (shops / "cars" / "defs.yaml").rename(shops / "cars" / name)
+    (shops / "bikes" / name).write_text("type: dagster.DefsFolderComponent\n")
+    single = _single(shops)
+    assert single.find(TrainingPipeline, "cars") is not None
+    assert single.definitions_of(["cars", "bikes"]) is not None
+    _change(shops / "cars" / name, "  window:", "  windowe:")
+    with pytest.raises(DeclarationRefused, match=rf"cars/{name}:\d+ "):
+        _single(shops).definitions_of(["cars"])
 
 
 def test_a_folder_that_dagster_skips_declares_nothing(shops: Path) -> None:

@@ -34,10 +34,10 @@ _LOOK_SECONDS = 0.3
 """Seconds between two looks for Ctrl-C. polars' handler of SIGINT lets the system continue a wait, so Ctrl-C would wait
 for the end of a task."""
 _ALLOCATOR = "narenas:1,dirty_decay_ms:5000"
-"""How polars' allocator, jemalloc, keeps memory in a worker, read when polars is loaded. By default it has four places
-for each core of the machine, and gives each back to the system after half a second of rest. A worker has the work of
-about one core, and asks for the same memory again with its next task. With one place, kept for 5 s, it needs a sixth
-less CPU time and no more memory."""
+"""Settings of polars' allocator, jemalloc, in a worker, read when polars is loaded. By default it has four places for
+each core of the machine, and gives each back to the system after half a second of rest. A worker has the work of about
+one core, and asks for the same memory again with its next task. With one place, kept for 5 s, it needs a sixth less CPU
+time and no more memory."""
 
 
 class ProcessPool:

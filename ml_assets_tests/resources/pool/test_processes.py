@@ -55,7 +55,7 @@ def pool() -> ProcessPool:
 
 
 @pytest.mark.parametrize("chosen", ["", "narenas:3"])
-def test_workers_keep_freed_memory_in_one_place_unless_the_person_says_otherwise(
+def test_workers_keep_freed_memory_in_one_place_unless_told_otherwise(
     chosen: str, pool: ProcessPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("_RJEM_MALLOC_CONF", f"dirty_decay_ms:500,{chosen}".rstrip(","))
@@ -227,7 +227,7 @@ def test_a_worker_with_other_code_runs_nothing(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [mark]
 
 
-def test_the_code_of_a_call_is_all_that_its_process_has_of_nobodys_installation(tmp_path: Path) -> None:
+def test_a_call_names_all_code_that_nobody_installed(tmp_path: Path) -> None:
     """A worker that lacks a package of the author, or has another version, would make other rows."""
     call = call_of(square, None, "number 1", squares(2, tmp_path)["number 1"])
     assert {"ml_assets", "resources", "ml_assets_tests", "python", "polars", "numpy"} <= call.code.keys()
