@@ -15,6 +15,7 @@ from ml_assets.data.tables.spec import Retain
 from ml_assets.model.steps.waste import UNUSED, Waste, delete_waste, find_waste
 from ml_assets_tests.tables.environment_place import Place
 from ml_assets_tests.tables.orders_table import ORDERS, day, days, keys, reject, spec
+from ml_assets_tests.training.small_jobs import small_snapshot
 from resources.files import open_lock
 from resources.job.events import training_folder_name
 from resources.job.job import TrainingJob
@@ -193,6 +194,17 @@ def test_checkpoints_of_finished_trainings_and_unused_snapshots(place: Place) ->
     assert not old.exists()
     assert young.exists()
     assert [path.name for path in done.rglob("*") if path.is_file()] == ["result.json"]
+
+
+def test_a_snapshot_that_a_run_makes_again_is_in_use(place: Place) -> None:
+    """The folder of weeks ago stays as it is. Until its training begins, nothing else says that a run needs it."""
+    folder = place.main.settings.cache_folder / "snapshots"
+    snapshot = small_snapshot(folder)
+    past = (datetime.now(UTC) - UNUSED - timedelta(hours=1)).timestamp()
+    os.utime(snapshot.folder, (past, past))
+    assert list(_find(place, now=datetime.now(UTC)).snapshots) == [snapshot.folder]
+    assert small_snapshot(folder).folder == snapshot.folder
+    assert _find(place, now=datetime.now(UTC)).snapshots == {}
 
 
 def test_a_snapshot_for_pods_stays_while_a_training_may_resume(place: Place) -> None:

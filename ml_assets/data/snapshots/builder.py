@@ -8,6 +8,7 @@ for an evaluation (split_rows).
 """
 
 import errno
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from importlib import import_module
@@ -202,7 +203,8 @@ def _taken(chosen: ChosenRows, exchange: Exchange, split: SplitName) -> Iterator
 
 
 def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
-    """Give the folder its final name. A complete folder of that name stays (another run was faster)."""
+    """Give the folder its final name. A complete folder of that name stays, from an earlier run or a faster one. It is
+    marked as used now: garbage collection goes by that time."""
     for path in snapshot.folder.iterdir():
         sync(path)
     try:
@@ -213,6 +215,7 @@ def _publish(snapshot: Snapshot, folder: Path) -> Snapshot:
         if not _is_whole(folder, snapshot):
             shutil.rmtree(folder)
             snapshot.folder.rename(folder)
+        os.utime(folder)
     return open_snapshot(folder, snapshot.digest)
 
 

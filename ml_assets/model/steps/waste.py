@@ -171,7 +171,7 @@ def _checkpoints(main: Platform) -> dict[str, dict[str, int]]:
 
 
 def _snapshots(main: Platform, before: datetime) -> dict[Path, int]:
-    """Return cached snapshots that were built before `before` and that no training of this machine uses."""
+    """Return cached snapshots that no run made since `before`, and that no training of this machine uses."""
     folder = main.settings.cache_folder / "snapshots"
     if not folder.is_dir():
         return {}
