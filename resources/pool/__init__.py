@@ -244,6 +244,23 @@ def run_call(call: Call, worker: str) -> TaskOutcome:
         return TaskOutcome(failed=failed, cause=portable(error))
 
 
+def answer_to(call: Call, worker: str) -> bytes:
+    """Run a call as `run_call` does; return the pickled outcome. A result that cannot be pickled fails the task."""
+    outcome = run_call(call, worker)
+    try:
+        return pickle.dumps(outcome)
+    except Exception as error:  # each class may have reasons of its own
+        return pickle.dumps(failed_outcome(call, error, portable(error)))
+
+
+def read_answer(call: Call, answer: bytes) -> TaskOutcome:
+    """Return the outcome in an answer to `call`. One that cannot be read here fails the task."""
+    try:
+        return pickle.loads(answer)
+    except Exception as error:  # as of a class that only the worker can import
+        return failed_outcome(call, error, error)
+
+
 def failed_outcome(call: Call, error: BaseException, cause: Exception | None) -> TaskOutcome:
     """Return the outcome of a call that raised `error`."""
     return TaskOutcome(failed=(call.name, type(error).__name__, _said(error)), cause=cause)

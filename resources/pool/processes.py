@@ -2,7 +2,6 @@
 
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -22,8 +21,8 @@ from resources.pool import (
     PartitionPool,
     Result,
     TaskOutcome,
-    failed_outcome,
-    run_call,
+    answer_to,
+    read_answer,
 )
 from resources.pool.code_text import code_here
 from resources.pool.schedule import TaskLost, mapped
@@ -198,13 +197,11 @@ class _Slot:
 
     def answer(self, handle: _Running) -> TaskOutcome:
         try:
-            return pickle.loads(handle.future.result())
+            return read_answer(handle.call, handle.future.result())
         except BrokenProcessPool as error:
             if handle.executor is self._executor:
                 self._begin_again()
             raise TaskLost("its process was killed", began=handle.began) from error
-        except Exception as error:  # of a result that cannot be pickled, or not be read here
-            return failed_outcome(handle.call, error, error)
         finally:
             self.calls.remove(handle)
 
@@ -222,7 +219,7 @@ class _Slot:
 
 def _run(call: Call) -> bytes:
     # An answer that the executor cannot read would look like a dead worker.
-    return pickle.dumps(run_call(call, f"process {os.getpid()}"))
+    return answer_to(call, f"process {os.getpid()}")
 
 
 def _prepare() -> None:

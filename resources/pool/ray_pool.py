@@ -33,7 +33,8 @@ from resources.pool import (
     Result,
     TaskOutcome,
     WorkerHasOtherCode,
-    run_call,
+    answer_to,
+    read_answer,
 )
 from resources.pool.own_ray import RayNotStarted, own_ray
 from resources.pool.processes import without_main
@@ -183,6 +184,7 @@ class _Driver:
             self._process.start()
         theirs.close()  # the end of the child is then the end of the pipe
         self._calls = self._answers = 0
+        self._calls_of: dict[int, Call] = {}
         self._outcomes: dict[int, bytes | TaskLost | WorkerHasOtherCode] = {}
         try:
             ready = self._next("did not answer")
@@ -199,6 +201,7 @@ class _Driver:
 
     def start(self, call: Call) -> int:
         self._calls += 1
+        self._calls_of[self._calls] = call
         with suppress(BrokenPipeError):  # `wait` says it
             self._pipe.send((self._calls, call))
         return self._calls
@@ -211,11 +214,11 @@ class _Driver:
         return done
 
     def answer(self, handle: int) -> TaskOutcome:
-        outcome = self._outcomes.pop(handle)
+        outcome, call = self._outcomes.pop(handle), self._calls_of.pop(handle)
         self._answers += 1
         if isinstance(outcome, Exception):
             raise outcome
-        return pickle.loads(outcome)
+        return read_answer(call, outcome)
 
     def _next(self, what_happened: str) -> _Ready | _Ended:
         try:
@@ -364,4 +367,4 @@ def _outcome(ray: Any, of: Any) -> bytes | TaskLost | WorkerHasOtherCode:
 
 
 def _run(call: bytes) -> bytes:
-    return pickle.dumps(run_call(pickle.loads(call), socket.gethostname()))
+    return answer_to(pickle.loads(call), socket.gethostname())

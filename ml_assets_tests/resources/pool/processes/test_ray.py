@@ -19,7 +19,7 @@ import pytest
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import FEATURES, READINGS, days
-from ml_assets_tests.resources.pool.tasks import square, squares, threads
+from ml_assets_tests.resources.pool.tasks import lock, square, squares, threads
 from ml_assets_tests.snapshots.random_tables import KINDS
 from ml_assets_tests.snapshots.test_recorded_digests import RECORDED, outcome, seeds_of
 from ml_assets_tests.tables.deadly_features import KILLS, made
@@ -125,6 +125,17 @@ def test_a_failure_keeps_name_type_and_message(pool: RayPool, tmp_path: Path) ->
     with pytest.raises(TaskFailed, match="number 0: LakeBusy: the lake is busy") as error:
         list(pool.map(square, squares(2, tmp_path, fault="busy")))
     assert isinstance(error.value.__cause__, LakeBusy)
+
+
+def test_an_answer_that_cannot_travel_names_its_task(pool: RayPool, tmp_path: Path) -> None:
+    """As with processes: neither is it code of another version, nor an error without a name."""
+    with pytest.raises(TaskFailed, match="number 0: TypeError: cannot pickle"):
+        list(pool.map(lock, squares(2, tmp_path)))
+    (tmp_path / "vendored_client.py").write_text("class Down(Exception): pass")
+    (marks := tmp_path / "marks").mkdir()
+    with pytest.raises(TaskFailed, match="number 0: ModuleNotFoundError: No module named 'vendored_client'"):
+        list(pool.map(square, squares(2, marks, fault="vendored")))
+    assert len(list(marks.glob("0-*"))) == 1
 
 
 @pytest.mark.nightly
