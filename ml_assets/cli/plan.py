@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ml_assets.cli.terminal import say
+from ml_assets.data.tables.guard import together
 from resources.words import name_some
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def say_plan(planned: "LaunchPlan") -> None:
         f"{planned.model} {planned.partition} reads {len(validation.keys)} partitions of {table}, {first} to {last}, "
         f"at main {planned.commit[:12]}"
     )
-    for what, why in validation.refused.items():
+    for what, why in together(validation.refused).items():
         state, _, reason = why.splitlines()[0].removeprefix("is ").partition(": ")
         say(f"  {state:9} {what}: {reason}")
     for key, why in list(validation.stale.items())[:SHOWN]:
@@ -35,7 +36,11 @@ def say_plan(planned: "LaunchPlan") -> None:
     by_hand: list[str] = []
     for name, spans in planned.to_build.items():
         shown = ", ".join(span.named for span in spans) or "the whole table"
-        say(f"  missing   {name}: {shown}")
+        # Unusable partitions are built again, too. They have their line above.
+        if not spans or any(
+            f"{name} {key}" not in validation.unusable for span in spans for key in span.keys
+        ):
+            say(f"  missing   {name}: {shown}")
         by_hand += [f"ml-assets launch {name} {span.typed}" for span in spans] or [f"ml-assets launch {name}"]
     for change in planned.changes[:SHOWN]:
         say(f"  changed   {table} {_in_words(change)}")

@@ -79,7 +79,7 @@ class WindowValidation:
                 f"{self.table} lacks {len(self.missing)} of {len(self.keys)} partitions: "
                 f"{name_some(self.missing)}. Materialize them."
             )
-        lines += [f"{what} {why}" for what, why in self.refused.items()]
+        lines += [f"{what} {why}" for what, why in together(self.refused).items()]
         if self.stale:
             lines.append(
                 f"{self.table} has {len(self.stale)} stale partitions: {name_some(tuple(self.stale))}. "
@@ -116,6 +116,24 @@ def validate_window(
         impossible=_impossible(found),
         inputs=tuple(_rows(found, tables, stale)),
     )
+
+
+def together(refused: Mapping[str, str]) -> dict[str, str]:
+    """Return `table key` → reason with an entry for all partitions of a table that have the same reason, from three on.
+
+    After a change of the contract, all partitions have it.
+    """
+    alike: dict[tuple[str, str], list[str]] = {}
+    for what, why in refused.items():
+        alike.setdefault((what.rpartition(" ")[0], why), []).append(what)
+    found: dict[str, str] = {}
+    for (_, why), ones in alike.items():
+        if len(ones) < _ALIKE:
+            found |= dict.fromkeys(ones, why)
+        else:
+            last = max(ones).rpartition(" ")[2]
+            found[f"{min(ones)} to {last} ({len(ones)})"] = why
+    return found
 
 
 Contents = Mapping[str, Set[tuple[str, str]]]
@@ -299,6 +317,8 @@ def _one_of(values: Iterable[str]) -> str:
 
 _NAMED = 5
 """Unusable inputs that the message names."""
+_ALIKE = 3
+"""Partitions with the same reason from which an entry stands for all of them."""
 _KEYS_NAMED = 12
 """Missing partitions that the message names."""
 
@@ -326,8 +346,9 @@ class InputsRefused(BuildRefused):
             dict(refused),
             {table: list(keys) for table, keys in (missing or {}).items()},
         )
-        named = "; ".join(f"{what} ({why})" for what, why in list(refused.items())[:_NAMED])
-        others = f"; and {len(refused) - _NAMED} more" if len(refused) > _NAMED else ""
+        shown = together(refused)
+        named = "; ".join(f"{what} ({why})" for what, why in list(shown.items())[:_NAMED])
+        others = f"; and {len(shown) - _NAMED} more" if len(shown) > _NAMED else ""
         wanted = "; ".join(f"{table}: {name_some(keys, _KEYS_NAMED)}" for table, keys in self.missing.items())
         help_missing = (
             f" Missing: {wanted}. The sensor build_missing_upstream requests them, or, in a terminal, ml-assets launch "

@@ -10,7 +10,8 @@ from typing import Any
 import polars as pl
 import pytest
 
-from ml_assets.components import Dataset
+from ml_assets.components import Dataset, FeatureTable
+from ml_assets.data.validation.contract import Contract
 from ml_assets.extras.tuning.chosen import store_result
 from ml_assets.foundation.days import Days
 from ml_assets.model.steps.search_space import TuningSection
@@ -151,6 +152,31 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     wrong_sales.clear()
     assert filled_terminal("launch", SALES, "2023-10-02").status == 0
     assert "rejected" not in filled_terminal("plan", "store_demand", WEEK).out
+
+
+def test_a_new_column_makes_all_weeks_unusable_in_one_line(
+    filled_terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    load = FeatureTable.load.__func__
+
+    def edited(cls: type[FeatureTable], spec: Any, context: Any) -> FeatureTable:
+        if spec.name == "sales_features":
+            (price,) = (one for one in spec.contract.columns if one.name == "price")
+            columns = (*spec.contract.columns, price.model_copy(update={"name": "tax"}))
+            # A copy would keep what the contract has derived from its columns.
+            fields = {name: getattr(spec.contract, name) for name in Contract.model_fields}
+            contract = Contract(**{**fields, "columns": columns})
+            spec = spec.model_copy(update={"contract": contract})
+        return load(cls, spec, context)
+
+    monkeypatch.setattr(FeatureTable, "load", classmethod(edited))
+    said = filled_terminal("plan", "store_demand", WEEK).out.splitlines()
+    assert [line[:80] for line in said if line.startswith(("  unusable", "  missing"))] == [
+        f"  unusable  {FEATURES} 2023-02-06 to {WEEK} (48): its columns are not those of the contract"[:80]
+    ]
+    assert f"  ml-assets launch {FEATURES} 2023-02-06..{WEEK}" in said
+    refused = filled_terminal("launch", "store_demand", WEEK).err
+    assert refused.count("its columns are not those of the contract") == 1
 
 
 def test_a_past_week_does_not_take_values_of_a_study_that_saw_it(
