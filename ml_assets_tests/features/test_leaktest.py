@@ -1,6 +1,6 @@
 """The leakage test passes honest builds and catches each way of knowing too much."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -18,6 +18,7 @@ from ml_assets.data.features.cut_and_rebuild import (
     leak_test,
 )
 from ml_assets.data.features.point_in_time import join_as_of
+from ml_assets.data.features.telling import telling_columns
 
 FIRST, LAST = date(2024, 3, 1), date(2024, 3, 6)
 Inputs = Mapping[str, pl.DataFrame]
@@ -401,3 +402,72 @@ def test_a_key_that_does_not_name_rows_is_refused() -> None:
     with pytest.raises(LeakTestError) as refused:
         leak_test(honest, INPUTS, KNOWN, FIRST, LAST, primary_key=["customer"])
     assert (refused.value.fault, refused.value.names) == ("key", ("customer",))
+
+
+def test_a_column_that_tells_the_label_is_suspicious_not_a_leak() -> None:
+    """A text that is filled once a customer has left is in the row, and no rule hides it."""
+    n = 400
+    left = [i % 7 == 0 for i in range(n)]
+    customers = pl.DataFrame(
+        {
+            "customer": list(range(n)),
+            "day": [FIRST + timedelta(days=i % 6) for i in range(n)],
+            "left": [int(one) for one in left],
+            "reason": [("price", "moved")[i % 2] if one else None for i, one in enumerate(left)],
+            "plan": [("basic", "plus")[i % 3 == 0] for i in range(n)],
+            "known_at": [datetime(2024, 4, 1, tzinfo=UTC)] * n,
+        }
+    )
+
+    def build(inputs: Inputs, first: date, last: date) -> pl.DataFrame:
+        rows = inputs["datasets/customers"].filter(pl.col("day").is_between(first, last))
+        return rows.with_columns(predicted_at=pl.col("day").cast(pl.Datetime("us", "UTC"))).drop("known_at")
+
+    def report(hidden: Sequence[str]) -> LeakReport:
+        known = {"datasets/customers": [KnowledgeRule(column="known_at", columns=tuple(hidden))]}
+        return leak_test(
+            build,
+            {"datasets/customers": customers},
+            known,
+            FIRST,
+            LAST,
+            primary_key=["customer"],
+            labels=["left"],
+        )
+
+    found = report(["left"])
+    assert found.ok
+    assert [(one.column, one.label, one.right) for one in found.telling] == [("reason", "left", 1.0)]
+    assert "suspicious: reason alone tells left in 100.0 % of 400 rows" in found.explain()
+    # With the right rule, it is a leak.
+    assert leaking_columns(report(["left", "reason"])) == {"reason"}
+
+
+@pytest.mark.parametrize(
+    ("column", "label", "tells"),
+    [
+        pytest.param("noise", "yes", False, id="noise"),
+        pytest.param("noise", "amount", False, id="noise of a number"),
+        pytest.param("id", "yes", False, id="a text of its own in each row"),
+        pytest.param("weak", "yes", False, id="an honest feature"),
+        pytest.param("weak", "amount", False, id="an honest feature of a number"),
+        pytest.param("twice", "amount", True, id="the label in another unit"),
+        pytest.param("filled", "yes", True, id="filled in most rows of a class"),
+    ],
+)
+def test_only_a_column_that_tells_most_is_suspicious(column: str, label: str, tells: bool) -> None:
+    draw = np.random.default_rng(5)
+    amount = draw.normal(100, 20, 600)
+    yes = draw.random(600) < 0.15
+    frame = pl.DataFrame(
+        {
+            "noise": draw.normal(0, 1, 600),
+            "id": [f"c{n}" for n in range(600)],
+            "weak": amount + draw.normal(0, 15, 600) + 20 * yes,
+            "twice": 2 * amount + draw.normal(0, 2, 600),
+            "filled": pl.Series(np.where(yes & (draw.random(600) < 0.8), 1.0, np.nan)).fill_nan(None),
+            "amount": amount,
+            "yes": yes,
+        }
+    )
+    assert bool(telling_columns(frame, [column], label)) == tells

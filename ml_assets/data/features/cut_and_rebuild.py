@@ -13,6 +13,7 @@ from typing import Literal
 
 import polars as pl
 
+from ml_assets.data.features.telling import Telling, telling_columns
 from ml_assets.foundation.sections import Section
 
 Build = Callable[[Mapping[str, pl.DataFrame], date, date], pl.DataFrame]
@@ -181,6 +182,8 @@ class LeakReport:
     alone: tuple[str, ...] = ()
     """Keys of the partitions that were also built alone."""
     differs_alone: tuple[DiffersAlone, ...] = ()
+    telling: tuple[Telling, ...] = ()
+    """Columns that the test assumes to be known, and that by themselves tell a label: a question, not a leak."""
     reach: Reach | None = None
     """Leaks that the cuts find wherever they recur; None if the caller chose the cuts."""
 
@@ -209,6 +212,11 @@ class LeakReport:
             f"assumed always known: {table}: {', '.join(columns)}"
             for table, columns in self.always_known.items()
             if columns
+        ]
+        lines += [
+            f"suspicious: {one.explain()}, and it is assumed always known: if it is known only afterwards, name it in "
+            "`known_at` of its table"
+            for one in self.telling
         ]
         return "\n".join(lines)
 
@@ -307,12 +315,19 @@ def leak_test(
                 )
                 for x in differs
             ]
+    always_known = {table: _always_known(rows, known_at[table]) for table, rows in inputs.items()}
+    # A feature with the name of an input's column is that column, as a rule.
+    names = {name for columns in always_known.values() for name in columns}
+    assumed = [name for name in full.columns if name in names and name not in (*primary_key, *labels)]
     return LeakReport(
         cuts=moments,
         rows_compared=rows_compared,
         columns_compared=columns,
         leaks=tuple(leaks),
-        always_known={table: _always_known(rows, known_at[table]) for table, rows in inputs.items()},
+        always_known=always_known,
+        telling=tuple(
+            one for label in labels if label in full.columns for one in telling_columns(full, assumed, label)
+        ),
         alone=tuple(one.key for one in alone),
         differs_alone=tuple(differs_alone),
         reach=reach,
