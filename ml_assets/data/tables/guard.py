@@ -132,7 +132,7 @@ def together(refused: Mapping[str, str]) -> dict[str, str]:
             found |= dict.fromkeys(ones, why)
         else:
             last = max(ones).rpartition(" ")[2]
-            found[f"{min(ones)} to {last} ({len(ones)})"] = why
+            found[f"{min(ones)} to {last}, {len(ones)} in all"] = why
     return found
 
 

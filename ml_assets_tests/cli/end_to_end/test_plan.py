@@ -172,7 +172,9 @@ def test_a_new_column_makes_all_weeks_unusable_in_one_line(
     monkeypatch.setattr(FeatureTable, "load", classmethod(edited))
     said = filled_terminal("plan", "store_demand", WEEK).out.splitlines()
     assert [line[:80] for line in said if line.startswith(("  unusable", "  missing"))] == [
-        f"  unusable  {FEATURES} 2023-02-06 to {WEEK} (48): its columns are not those of the contract"[:80]
+        f"  unusable  {FEATURES} 2023-02-06 to {WEEK}, 48 in all: its columns are not those of the contract"[
+            :80
+        ]
     ]
     assert f"  ml-assets launch {FEATURES} 2023-02-06..{WEEK}" in said
     refused = filled_terminal("launch", "store_demand", WEEK).err
