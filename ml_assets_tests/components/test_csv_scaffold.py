@@ -27,7 +27,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import read_rows
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
-from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.cadence import Cadence, CadenceKind
 from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets.data.validation.check import check_partitions
 from ml_assets.data.validation.volume import VolumePast, volume_findings
@@ -307,7 +307,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert {*case.known_numbers, *case.known_words}.isdisjoint(*(one.columns for one in section.known_at))
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
-    assert latest == days[-1]
+    assert cadence.complete(latest) == keys
 
 
 def _leak_tested(
@@ -383,11 +383,21 @@ def _is_in_house_style(folder: Path, *steps: str) -> None:
 
 
 DATED = "\n".join(f"{day},1" for day in DAYS[:30])
+HALVES = "\n".join(f"{day},{day.day}.5" for day in DAYS[:30])
 SOLD = "\n".join(f"{day},{day.day},{day.day % 9}" for day in DAYS[:30])
 RARE = "\n".join(f"{day},{int(n == 3)}" for n, day in enumerate(DAYS))
 NAMES = "\n".join(f"{day},name {n},{day.day}" for n, day in enumerate(DAYS))
 MONTHS_AS_DAYS = "\n".join(f"0{n % 9 + 1}/01/{2000 + n // 9},{n}" for n in range(60))
-TWICE = "\n".join(f"{day},{shop},{day.day}" for day in DAYS for shop in (1, 2, 2))
+TWICE = "\n".join(f"{day},{shop},{n}.5" for day in DAYS for n, shop in enumerate((1, 2, 2)))
+NUMBERS = "\n".join(f'{day},"{n},5 €"' for n, day in enumerate(DAYS))
+SHOPS = "\n".join(
+    f"{day},{shop},{2 * n + place}"
+    for n, day in enumerate(DAYS[:30])
+    for place, shop in enumerate(("north", "south"))
+)
+GERMAN_WEEKDAYS = "\n".join(
+    f"{('Mo', 'Di', 'Mi', 'Do', 'Fr', 'Sa', 'So')[day.weekday()]} {day},{day.day}" for day in DAYS
+)
 ONE_A_YEAR = "\n".join(f"{year},{year % 7}" for year in YEARS)
 QUARTERS = "\n".join(f"{year},{n},{year % 7 + n}" for year in YEARS for n in (1, 2, 3, 4))
 MISTAKES = [
@@ -439,6 +449,24 @@ MISTAKES = [
         "line 2: 'x' holds 'name 0', which is not a date",
     ),
     ("wrong_format", f"day,sold\n{DATED}", {"date": "day", "date_format": "%d.%m.%Y"}, "holds '2024-01-01'"),
+    (
+        "weekday_in_german",
+        f"Datum,sold\n{GERMAN_WEEKDAYS}",
+        {},
+        "line 2: 'Datum' holds 'Mo 2024-01-01', which is not a date that is understood: delete the word 'Mo'",
+    ),
+    (
+        "format_without_the_weekday",
+        f"Datum,sold\n{GERMAN_WEEKDAYS}",
+        {"date_format": "%Y-%m-%d"},
+        "which is not a date that --date-format '%Y-%m-%d' reads: delete the word 'Mo'",
+    ),
+    (
+        "month_in_german",
+        "\n".join(["day,sold", *(f"{n}. Januar 2024,{n}" for n in range(1, 30))]),
+        {},
+        "with English names of months",
+    ),
     ("year_0", f"day,sold\n0000-01-01,1\n{DATED}", {}, "line 2: 'day' is not in the years 1 to 9999"),
     (
         "year_975",
@@ -537,8 +565,37 @@ MISTAKES = [
         "line 2: 'sold' holds '1,234', which reads with",
     ),
     ("decimal", f"day,a,sold\n{SOLD}", {"decimal": "dot"}, "--decimal dot: write comma or point"),
+    (
+        "a_word_among_numbers",
+        "day,sold\n" + NUMBERS.replace('"61,5 €"', "closed"),
+        {"label": "sold"},
+        "line 63: 'sold' holds 'closed', which is not a number like the others",
+    ),
     # keys, entities and labels
-    ("no_key", f"day,sold\n{DATED}\n{DATED}", {}, "lines 2 and 32: both have the same day"),
+    (
+        "rows_twice",
+        f"day,sold\n{DATED}\n{DATED}",
+        {},
+        "lines 2 and 32 are equal, and so are 29 more rows: delete all but one of them",
+    ),
+    (
+        "a_row_twice_among_shops",
+        f"day,shop,sold\n{SHOPS}\n{DAYS[8]},south,17",
+        {},
+        "lines 19 and 62 are equal: delete all but one of them",
+    ),
+    (
+        "a_shop_twice_on_a_day",
+        f"day,shop,sold\n{SHOPS}\n{DAYS[8]},south,4",
+        {},
+        "lines 19 and 62: both have the same day and shop, and no columns identify a row",
+    ),
+    (
+        "no_key",
+        f"day,sold\n{HALVES}\n{HALVES.replace('.5', '.25')}",
+        {},
+        "lines 2 and 32: both have the same day, and so have 29 more rows, and no columns identify a row",
+    ),
     (
         "no_key_of_shops",
         f"day,shop,sold\n{TWICE}",
@@ -711,6 +768,53 @@ def test_a_quarter_or_a_year_is_known_by_its_form(tmp_path: Path, heading: str, 
     file = tmp_path / "table.csv"
     file.write_text("\n".join([f"{heading},sold", *(f"{text},{n}" for n, text in enumerate(texts))]))
     assert infer(read_rows(file)).keys == [f"{year}-01-01" for year in YEARS]
+
+
+@pytest.mark.parametrize("form", ["%a %d.%m.%Y", "%A, %B %d, %Y", "%a, %d %b %Y", "%a %Y-%m-%d %H:%M"])
+def test_dates_may_begin_with_their_weekday(tmp_path: Path, form: str) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,sold", *(f'"{day:{form}}",{day.day}' for day in DAYS)]))
+    table = infer(read_rows(file), GivenOptions(time_zone="UTC"))
+    assert table.time.form == form
+    assert table.keys == [f"{day}" for day in DAYS]
+
+
+def test_what_a_person_should_look_at_is_printed(tmp_path: Path) -> None:
+    """A column that is filled once the customer has left, and a column of numbers with a word in it."""
+    draw = Random(3)
+    lines: list[str] = []
+    for n in range(600):
+        left = draw.random() < 0.2
+        fee = "gratis" if n == 7 else f"{draw.gauss(20, 3):.2f}"
+        reason = draw.choice(["price", "moved"]) if left else ""
+        lines.append(f"{DAYS[n // 7]},c{n},{fee},{draw.choice('ab')},{reason},{'yes' if left else 'no'}")
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,customer,fee,plan,reason,left", *lines]))
+    table = infer(read_rows(file), GivenOptions(label="left", known=("plan", "reason")))
+    found = {about: value for about, value, _ in table.guesses}
+    assert found["suspicious"].startswith("reason alone tells left in 100.0 % of ")
+    assert found["as text"] == "fee (line 9 is not a number)"
+    without = infer(read_rows(file), GivenOptions(label="left", known=("plan",)))
+    assert "suspicious" not in {one.about for one in without.guesses}
+
+
+@pytest.mark.parametrize("cadence", ["daily", "weekly", "monthly"])
+def test_the_latest_partition_of_a_file_is_over(
+    sandbox: DefsFolderSandbox, tmp_path: Path, cadence: CadenceKind
+) -> None:
+    """A plan has rows of days to come. A sensor would request them, and the run would be refused."""
+    today = datetime.now(UTC).date()
+    days = [today + timedelta(days=n) for n in range(-700, 5)]
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,sold", *(f"{day},{day.day}" for day in days)]))
+    options = {"from": str(file), "cadence": cadence}
+    folder = sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params=options)
+    _is_in_house_style(folder, "check", "format")
+    with sandbox.build_component_tree() as tree:
+        dataset = _spec(list(tree.get_all_components(SpecComponent)), Dataset)
+        found = resolve_function(dataset.source.latest)()
+    units = Cadence(cadence, days[0], days[-1])
+    assert units.complete(found) == units.complete(today - timedelta(days=1))
 
 
 @pytest.mark.parametrize(("cadence", "last"), [("daily", "2024-03-28"), ("weekly", "2024-03-18")])

@@ -21,6 +21,8 @@ from ml_assets.data.sources.written_values import (
 
 NULLS = ("NA", "N/A", "NaN", "nan", "null", "NULL", "None", "-", "?")
 """Texts that mean a missing value in columns that are not texts, in addition to an empty field."""
+_MOSTLY = 0.9
+"""Share of the texts that are numbers, from which a column counts as one of numbers with mistakes."""
 _MARKS: tuple[Decimal, ...] = (".", ",")
 
 
@@ -38,6 +40,8 @@ class Values:
     """Call that makes these texts of a column of another type: years of numbers."""
     is_inexact: bool = False
     """True for texts of digits that no number holds exactly."""
+    odd: int | None = None
+    """First row with a text that is not a number, in a column of texts most of which are."""
 
 
 def present(column: pl.Series) -> pl.Series:
@@ -121,7 +125,17 @@ def _values(column: pl.Series, text: pl.Series, marks: Sequence[Decimal]) -> Val
         if words == {true, false} or ((true, false) == BOOLEANS[1] and words <= {true, false}):
             values = typed(plain_booleans(text, true, false), pl.Boolean(), TextForm())
             return Values(values, "" if (true, false) == BOOLEANS[1] else f"{true} {false}")
-    return Values(column, is_inexact=bool(marks))
+    return Values(column, is_inexact=bool(marks), odd=None if marks else _odd(text))
+
+
+def _odd(text: pl.Series) -> int | None:
+    """Return the first row whose text is not a number if at most one text in ten is not; None for other columns."""
+    known = text.drop_nulls()
+    reads = [text.str.contains(number_form(mark)) for mark in _MARKS]
+    best = max(reads, key=lambda one: one.sum())
+    if best.all() or best.sum() < _MOSTLY * len(known):
+        return None
+    return int((~best).fill_null(value=False).arg_max() or 0)
 
 
 def _marks(text: pl.Series) -> tuple[Decimal, ...]:

@@ -31,6 +31,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
 from ml_assets.components.scaffold.units import UNITS, PartitionUnit
+from ml_assets.data.features.telling import Telling, telling_columns
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
 from ml_assets.data.sources.written_values import Decimal
@@ -231,7 +232,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     series = entity or (named[0] if named else ())
     key = primary_key(rows, frame, time.name, candidates, series)
     taken = (time.name, *key, *series, *(one.name for one in dated), *parts)
-    label, possible = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout)
+    odd = {name: found.odd for name, found in values.items() if found.odd is not None}
+    label, possible = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout, odd)
     in_advance = tuple(
         dict.fromkeys(_known(name, titles, frame, time.name, label.name) for name in asked.known)
     )
@@ -278,6 +280,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     ]
     return _with_guesses(
         table,
+        rows,
         _with_enough(over),
         running,
         parts,
@@ -287,6 +290,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         naming,
         possible,
         inexact,
+        {name: row for name, row in odd.items() if name not in (*key, label.name)},
+        telling_columns(frame.filter(starts < validation), in_advance, label.name),
         nested,
     )
 
@@ -309,6 +314,7 @@ def window_of(partitions: int, present: int) -> dict[str, int]:
 
 def _with_guesses(
     table: CsvTable,
+    rows: FileRows,
     units: Sequence[PartitionUnit],
     running: int,
     parts: Sequence[str],
@@ -318,6 +324,8 @@ def _with_guesses(
     naming: Sequence[str],
     labels: Sequence[str],
     inexact: Sequence[str],
+    odd: Mapping[str, int],
+    telling: Sequence[Telling],
     nested: Sequence[str],
 ) -> CsvTable:
     """Return the table with a line per guess, each with its runner-up."""
@@ -368,6 +376,10 @@ def _with_guesses(
             f"{labels[0]} could be predicted, too: --label {_typed_as(labels[0])}" if labels else "",
         ),
         Guess("in advance", ", ".join(table.known) or "no column is known", "--known COLUMN,COLUMN"),
+        *(
+            Guess("suspicious", one.explain(), "known only afterwards? leave it out of --known")
+            for one in telling
+        ),
         Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
         *([Guess("not over", f"{running} rows, of a {unit} that runs or comes")] * bool(running)),
         *([Guess("left out", left_out)] * bool(left_out)),
@@ -378,6 +390,7 @@ def _with_guesses(
             * bool(nested)
         ),
         *([Guess("as text", f"{name_some(inexact)}: as numbers, digits would be lost")] * bool(inexact)),
+        *([Guess("as text", _with_lines(rows, odd), "if it is a number: correct such values")] * bool(odd)),
     ]
     return replace(table, guesses=tuple(guesses))
 
@@ -387,6 +400,14 @@ def _written(form: str) -> str:
     if len(words) == 2:
         return f"{words[0]} is true, {words[1]} false"
     return "with a decimal comma" if form == "," else "without unit and marks between thousands"
+
+
+def _with_lines(rows: FileRows, odd: Mapping[str, int]) -> str:
+    some = [f"{name} (line {rows.line(row)} is not a number)" for name, row in [*odd.items()][:_ODD_SHOWN]]
+    return ", ".join(some) + (f" and {len(odd) - _ODD_SHOWN} more" if len(odd) > _ODD_SHOWN else "")
+
+
+_ODD_SHOWN = 3
 
 
 def _typed_as(name: str) -> str:

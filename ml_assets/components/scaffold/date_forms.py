@@ -37,6 +37,11 @@ _DAYS = {
     "%d-%b-%y": "31-Jan-24",
 }
 """Form of a day → an example."""
+_WEEKDAYS = {"%a ": "Wed ", "%a, ": "Wed, ", "%A ": "Wednesday ", "%A, ": "Wednesday, "}
+_OF_WEEKDAYS = {
+    weekday + form: name + example for weekday, name in _WEEKDAYS.items() for form, example in _DAYS.items()
+}
+"""Form of a day after its weekday, in English → an example."""
 _MONTHS = {
     "%Y-%m": "2024-01",
     "%Y/%m": "2024/01",
@@ -127,14 +132,15 @@ class TimeColumn:
         if not self.form:
             offset = " with their offset from UTC" * self.has_offset
             return f"moments{offset}" if self.is_time else "dates"
-        shown = _DAYS | _MONTHS | _YEARS
+        days = _DAYS | _OF_WEEKDAYS
+        shown = days | _MONTHS | _YEARS
         if self.form in shown or not self.is_time:
             return f"written as {shown.get(self.form) or repr(self.form)}"
-        day = max((form for form in _DAYS if self.form.startswith(form)), key=len, default="")
+        day = max((form for form in days if self.form.startswith(form)), key=len, default="")
         if not day:
             return f"written as '{self.form}'"
         offset = " and its offset from UTC" * self.has_offset
-        return f"written as {_DAYS[day]}, with a time{offset}"
+        return f"written as {days[day]}, with a time{offset}"
 
 
 @dataclass(frozen=True)
@@ -216,7 +222,8 @@ def _forms_like(texts: pl.Series, digits: Sequence[str]) -> list[str]:
     for text in texts.drop_nulls().str.strip_chars(" \t"):
         if not _any(tuple(digits)).match(text):
             continue  # most columns of a table hold no dates, and there are many forms
-        days = [one for one in _DAYS if _beginning(one).match(text)]
+        known = (*_DAYS, *_OF_WEEKDAYS) if text[0].isalpha() else _DAYS
+        days = [one for one in known if _beginning(one).match(text)]
         months = [one for one in (*_MONTHS, "FY%Y", *digits) if _beginning(one).match(text)]
         found |= dict.fromkeys((*days, *months, *(day + end for day in days for end in _ENDS)))
     return list(found)
@@ -224,7 +231,8 @@ def _forms_like(texts: pl.Series, digits: Sequence[str]) -> list[str]:
 
 @lru_cache(maxsize=100)
 def _any(digits: Sequence[str]) -> re.Pattern[str]:
-    return re.compile("|".join(_beginning(one).pattern for one in (*_DAYS, *_MONTHS, "FY%Y", *digits)))
+    forms = (*_DAYS, *_OF_WEEKDAYS, *_MONTHS, "FY%Y", *digits)
+    return re.compile("|".join(_beginning(one).pattern for one in forms))
 
 
 @lru_cache(maxsize=1000)

@@ -31,6 +31,9 @@ _TIMES = (
 _FISCAL = ("FY%Y Q%q", "FY%YQ%q", "FY%Y-Q%q", "FY%y Q%q", "FY%yQ%q", "FY%y-Q%q", "Q%q FY%Y", "Q%q FY%y")
 """Forms of quarters that begin with another month in each company: read only if the person names the form."""
 
+_WORD = r"^([^\W\d_]{2,}[.,]?)[ \t]+[0-9]"
+"""A word before a number, such as a weekday of any language."""
+
 
 class _Part(NamedTuple):
     """A part of a date in a column of its own."""
@@ -83,7 +86,7 @@ def time_columns(
     ]
     found.sort(key=lambda one: (one.time.name != wanted, *_unlikeliness(one, found)))
     if not found or (wanted and found[0].time.name != wanted):
-        raise _without_dates(rows, frame, titles, wanted)
+        raise _without_dates(rows, frame, titles, wanted, form)
     best = found[0]
     title, texts = titles[best.time.name], texts_of(frame[best.time.name])
     if texts is not None and len(best.forms) > 1:
@@ -216,20 +219,32 @@ def _unlikeliness(one: DatedColumn, found: Sequence[DatedColumn]) -> tuple[bool,
     return repeats, 2 * (dates.n_unique() < _FEW and not is_year) + (not is_in_order), is_year
 
 
-def _without_dates(rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str) -> CsvRefused:
+def _without_dates(
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str, form: str
+) -> CsvRefused:
     """Return the error, which names the first value of the column that should hold dates."""
     named = [name for name in frame.columns if is_named(titles[name], _TIMES)]
     for name in [wanted] if wanted else named:
         texts = texts_of(frame[name])
         if texts is not None and not texts.is_null().all():
             row = int(texts.is_not_null().arg_max() or 0)
-            fiscal = [one for one in _FISCAL if not read_dates(texts.slice(row, 1), one).has_nulls()]
-            option = f"'{fiscal[0]}', which reads quarters of the calendar" if fiscal else "'%d.%m.%Y'"
+            by = f"that --date-format '{form}' reads" if form else "that is understood"
             return CsvRefused(
-                f"{rows.place(row)}: '{titles[name]}' holds {texts[row]!r}, which is not a date that is understood: "
-                f"write dates as 2024-01-31, 2024-01, 2024Q1 or 2024, or give --date-format {option}"
+                f"{rows.place(row)}: '{titles[name]}' holds {texts[row]!r}, which is not a date {by}: "
+                + _remedy(texts.slice(row, 1))
             )
     return CsvRefused(
         f"{rows.path}: no column holds dates: there are {name_some(list(titles.values()))}. A table needs one, written "
         "as 2024-01-31, 31.01.2024, Jan 31 2024 or 2024-01-31 13:45:00"
     )
+
+
+def _remedy(text: pl.Series) -> str:
+    """Return what makes a date of `text` [1], which is in no form that is understood."""
+    word = str(text.str.extract(_WORD)[0] or "")
+    if word and dated_column(text.str.strip_prefix(word).str.strip_chars(" \t"), "", "", is_wanted=True):
+        return f"delete the word '{word}', and those like it: weekdays are read in English, such as Wed 31.01.2024"
+    names = ", with English names of months" if text.str.contains(r"[^\W\d_]{3}").all() else ""
+    fiscal = [one for one in _FISCAL if not read_dates(text, one).has_nulls()]
+    option = f"'{fiscal[0]}', which reads quarters of the calendar" if fiscal else "'%d.%m.%Y'"
+    return f"write dates as 2024-01-31, 2024-01, 2024Q1 or 2024{names}, or give --date-format {option}"

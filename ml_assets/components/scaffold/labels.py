@@ -61,11 +61,13 @@ def label_of(
     starts: pl.Series,
     validation: date,
     holdout: date,
+    odd: Mapping[str, int],
 ) -> tuple[Label, list[str]]:
     """Return the label, and other columns that could be predicted, the most likely first.
 
     `wanted` is the column that the person named, or empty. `taken` are the columns of times and keys, `starts` [rows]
-    the partitions of the rows, `validation` and `holdout` the first days of these splits. Raises `CsvRefused`.
+    the partitions of the rows, `validation` and `holdout` the first days of these splits. `odd`
+    is column of texts that are mostly numbers → first row with a text that is none. Raises `CsvRefused`.
     """
     numbers = [
         name
@@ -81,7 +83,7 @@ def label_of(
             f"{rows.path}: no column can be predicted: there are {name_some(list(titles.values()))}. A label is a "
             "number, true and false, or a text with few values; it differs between rows and does not identify them"
         )
-    label = _label(rows, frame, titles, wanted or possible[0], starts)
+    label = _label(rows, frame, titles, wanted or possible[0], odd)
     _require_splits(rows, frame[label.name], titles, starts, validation, holdout, label)
     return label, [name for name in possible if name != label.name]
 
@@ -95,7 +97,7 @@ def _has_classes(column: pl.Series) -> bool:
 
 
 def _label(
-    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], name: str, starts: pl.Series
+    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], name: str, odd: Mapping[str, int]
 ) -> Label:
     column, place = frame[name], f"{rows.path}: '{titles[name]}'"
     known = column.drop_nulls()
@@ -112,6 +114,11 @@ def _label(
         )
     counts = known.value_counts(sort=True, name="n").sort(["n", name], descending=[True, False])
     if len(counts) > min(MOST_CLASSES, len(known) // 5):
+        if name in odd:
+            raise CsvRefused(
+                f"{rows.place(odd[name])}: '{titles[name]}' holds {column[odd[name]]!r}, which is not a number like "
+                "the others: correct it, leave it empty, or delete the row"
+            )
         raise CsvRefused(
             f"{place} has {len(counts)} different texts in {len(known)} rows, such as {known[0]!r}: a --label with "
             f"classes has at most {MOST_CLASSES}, and five rows for each. If it holds numbers, write them as 1234.5"

@@ -8,6 +8,7 @@ import polars as pl
 
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
+from resources.words import counted
 
 ID = re.compile(r"(^|_)(id|uuid|key|code|nr|no|number)$")
 """Names of columns that identify."""
@@ -52,17 +53,40 @@ def primary_key(
     for key in _keys(frame, event_time, candidates, series):
         if is_unique(frame, key):
             return key
-    shared = [event_time, *series]
-    numbered = frame.with_row_index("__row")
-    twice = numbered.filter(pl.struct(shared).is_duplicated())
-    first, second = twice.filter(pl.struct(shared) == twice.select(pl.struct(shared).first()).to_series())[
-        "__row"
-    ].head(2)
-    lines = f"lines {rows.line(first)} and {rows.line(second)}"
-    raise CsvRefused(
-        f"{rows.path}, {lines}: both have the same {' and '.join(shared)}, and no columns identify a row: add a column "
-        "that numbers the rows, or delete one of the two"
+    raise _without_key(rows, frame, event_time, candidates, series)
+
+
+def _without_key(
+    rows: FileRows, frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
+) -> CsvRefused:
+    """Return the error, which names two lines: of equal rows, or of rows that share the likeliest key."""
+    if not is_unique(frame, frame.columns):
+        first, second, others = _twice(frame, frame.columns)
+        more = f", and so are {counted(others, 'more row')}" if others else ""
+        return CsvRefused(
+            f"{rows.path}, lines {rows.line(first)} and {rows.line(second)} are equal{more}: delete all but one of "
+            "them, or add a column that numbers the rows"
+        )
+    keys = [(event_time, *series)] if series else list(_keys(frame, event_time, candidates, series))
+    key = max(keys, key=lambda one: frame.select(one).n_unique())
+    first, second, others = _twice(frame, key)
+    more = f", and so have {counted(others, 'more row')}" if others else ""
+    return CsvRefused(
+        f"{rows.path}, lines {rows.line(first)} and {rows.line(second)}: both have the same {' and '.join(key)}{more}, "
+        "and no columns identify a row: add a column that numbers the rows, or delete one of the two"
     )
+
+
+def _twice(frame: pl.DataFrame, columns: Sequence[str]) -> tuple[int, int, int]:
+    """Return the first two rows with the same `columns`, and how many more rows repeat those of an earlier row."""
+    numbered = frame.with_row_index("__row")
+    alike = (
+        numbered.group_by(columns, maintain_order=True)
+        .agg(pl.col("__row"))
+        .filter(pl.col("__row").list.len() > 1)
+    )
+    first, second = alike["__row"][0].head(2)
+    return first, second, int((alike["__row"].list.len() - 1).sum()) - 1
 
 
 def _keys(
