@@ -59,8 +59,9 @@ def say_plan(planned: "LaunchPlan") -> None:
         say(line)
     if validation.stale:
         say("To rebuild the stale partitions:")
-        for span in planned.to_rebuild:
-            say(f"  ml-assets launch {table} {span.typed}")
+        for name, spans in planned.to_rebuild.items():
+            for typed in [f" {span.typed}" for span in spans] or [""]:
+                say(f"  ml-assets launch {name}{typed}")
 
 
 def _conclusion(planned: "LaunchPlan", by_hand: Sequence[str]) -> list[str]:

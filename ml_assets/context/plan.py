@@ -27,6 +27,7 @@ from ml_assets.model.steps.champion import champion_columns, champion_has_seen
 from ml_assets.model.steps.declared_functions import MetricUnusable, require_own_metrics
 from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.snapshot import initial_of, source_values
+from ml_assets.model.steps.spec import PREDICTIONS
 from ml_assets.model.steps.window import ColumnChange, changes_since
 
 if TYPE_CHECKING:
@@ -66,8 +67,8 @@ class LaunchPlan:
     to_build: Mapping[str, Sequence[PartitionSpan]]
     """Table → missing partitions that a launch can build, in the order to build them; no span for a table without
     partitions."""
-    to_rebuild: Sequence[PartitionSpan]
-    """Stale partitions of the feature table."""
+    to_rebuild: Mapping[str, Sequence[PartitionSpan]]
+    """Table → stale partitions, in the order to build them; no span for a table without partitions."""
     commit: str
     """Commit of main."""
     done: bool
@@ -140,7 +141,7 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
         spec=spec,
         validation=validation,
         to_build={name: spans(name, keys) for name, keys in validation.to_build.items()},
-        to_rebuild=spans(table, list(validation.stale)),
+        to_rebuild={name: spans(name, keys) for name, keys in validation.to_rebuild.items()},
         deprecated=[one for one in tables.with_inputs(table) if one.deprecated],
         commit=reader.commit_id,
         done=done,
@@ -163,34 +164,43 @@ def missing_behind(project: Project, target: str, partitions: str | None) -> lis
     """Return tables and partitions, as `launch` takes them, that `target` reads and that are missing: in the order to
     build them.
 
-    `target` is a model, its study or a table. Raises `NotFound`, and `LaunchRefused` for another asset.
+    `target` is a model, its study or predictions, or a table. Raises `NotFound`, and `LaunchRefused` for another asset.
     """
     spec = model_named(project, target, partitions)
+    model, _, rest = target.partition("/")
     if spec is not None:
         to_build = plan_of(project, spec.name, partitions or "").to_build
-    elif target.partition("/")[0] not in TABLES or is_online(dg.AssetKey(target.split("/"))):
+    elif model not in TABLES and rest == PREDICTIONS:
+        to_build = _behind(project, target, partitions, project.declared.pipeline(model).features.table)
+    elif model not in TABLES or is_online(dg.AssetKey(target.split("/"))):
         raise LaunchRefused(
-            f"--with-missing builds what a model, its study or a table reads, and {target} is another asset: leave the "
-            "option out"
+            "--with-missing builds what a model, its study, its predictions or a table reads, and "
+            f"{target} is another asset: leave the option out"
         )
     else:
-        defs = project.defs_of(target)
-        definition = _partitions_of(project, defs, target)
-        first, last = typed_range(target, definition, partitions)
-        keys = [UNPARTITIONED]
-        if definition is not None and first is not None:
-            keys = [key for key in definition.get_partition_keys() if first <= key <= (last or first)]
-        found = validate_window(
-            project.reader(), project.platform.ledger, project.declared.tables_with(defs), target, keys
-        )
-        to_build = {
-            name: _spans(missing, _partitions_of(project, defs, name))
-            for name, missing in found.to_build.items()
-            if name != target
-        }
+        found = _behind(project, target, partitions, target)
+        to_build = {name: spans for name, spans in found.items() if name != target}
     return [
         (name, one) for name, spans in to_build.items() for one in [span.typed for span in spans] or [None]
     ]
+
+
+def _behind(
+    project: Project, target: str, partitions: str | None, table: str
+) -> dict[str, list[PartitionSpan]]:
+    """Return table → missing partitions of `table` and all tables behind it, for the typed partitions of `target`."""
+    defs = project.defs_of(target)
+    definition = _partitions_of(project, defs, target)
+    first, last = typed_range(target, definition, partitions)
+    keys = [UNPARTITIONED]
+    if definition is not None and first is not None:
+        keys = [key for key in definition.get_partition_keys() if first <= key <= (last or first)]
+    found = validate_window(
+        project.reader(), project.platform.ledger, project.declared.tables_with(defs), table, keys
+    )
+    return {
+        name: _spans(missing, _partitions_of(project, defs, name)) for name, missing in found.to_build.items()
+    }
 
 
 def _partitions_of(project: Project, defs: dg.Definitions, table: str) -> dg.PartitionsDefinition | None:

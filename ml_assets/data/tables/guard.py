@@ -54,6 +54,8 @@ class WindowValidation:
     to_build: Mapping[str, tuple[str, ...]]
     """Table → unusable or missing keys that materializing can fix, in the order of building. Keys that need a
     rejected partition, or one before the start or after the end of its table, are left out."""
+    to_rebuild: Mapping[str, Sequence[str]]
+    """Table → stale keys of the window, and of those behind it, in the order of building."""
     impossible: Mapping[str, str]
     """`table key` → reason, for partitions that a missing one needs and that the declared table cannot have."""
     inputs: tuple[Mapping[str, str | int], ...]
@@ -113,6 +115,7 @@ def validate_window(
             name: tuple(sorted(key for where, key in to_build if where == name))
             for name in tables.in_building_order({name for name, _ in to_build})
         },
+        to_rebuild=_to_rebuild(found, stale, tables),
         impossible=_impossible(found),
         inputs=tuple(_rows(found, tables, stale)),
     )
@@ -226,6 +229,19 @@ def _to_build(found: Mapping[Node, PartitionState], window: Sequence[Node]) -> s
         chosen.add(node)
         for name, keys in one.reads.items():
             todo += [(name, key) for key in keys if found[name, key].state == "missing"]
+    return chosen
+
+
+def _to_rebuild(
+    found: Mapping[Node, PartitionState], stale: Mapping[Node, str], tables: DeclaredTables
+) -> dict[str, tuple[str, ...]]:
+    """Return table → stale keys: those of inputs too, because rows made from stale ones stay stale."""
+    chosen: dict[str, tuple[str, ...]] = {}
+    for name in tables.in_building_order({name for name, _ in stale}):
+        declared = tables.find(name)
+        keys = sorted(key for where, key in stale if where == name and found[where, key].state == "current")
+        if declared is not None and keys:
+            chosen[name] = tuple(key for key in keys if declared.cadence.covers(key))
     return chosen
 
 

@@ -20,6 +20,7 @@ import pytest
 from nbclient import NotebookClient
 
 import ml_assets
+from ml_assets.components.specs import ScoringSection
 from ml_assets.context import NotFound
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.defs.store_demand import features as store_demand
@@ -83,6 +84,17 @@ def test_what_is_missing_upstream_is_built_first_if_asked(terminal: Terminal) ->
     assert said.status == 0, said.err
     built = [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line]
     assert built == ["datasets/sales 2023-01-09..2023-02-06", "features/sales_features 2023-02-06"]
+
+
+def test_what_predictions_lack_is_built_first_if_asked(
+    terminal: Terminal, redeclared: Callable[..., None]
+) -> None:
+    """The refusal of predictions names the option, which refused them."""
+    redeclared(scoring=ScoringSection())
+    said = terminal("launch", "store_demand/predictions", WEEK, "--with-missing")
+    built = [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line]
+    assert built == [f"datasets/sales 2023-12-04..{WEEK}", f"features/sales_features {WEEK}"], said.err
+    assert "ml-assets promote store_demand" in said.err
 
 
 def test_an_undecided_model_says_what_was_asked_and_measured(

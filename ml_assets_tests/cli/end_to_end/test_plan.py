@@ -12,6 +12,7 @@ import pytest
 
 from ml_assets.components import Dataset, FeatureTable
 from ml_assets.data.validation.contract import Contract
+from ml_assets.data.validation.volume import VolumeRule
 from ml_assets.extras.tuning.chosen import store_result
 from ml_assets.foundation.days import Days
 from ml_assets.model.steps.search_space import TuningSection
@@ -152,6 +153,26 @@ def test_a_week_rejected_after_its_features_is_named_as_refused(
     wrong_sales.clear()
     assert filled_terminal("launch", SALES, "2023-10-02").status == 0
     assert "rejected" not in filled_terminal("plan", "store_demand", WEEK).out
+
+
+def test_stale_inputs_of_features_are_rebuilt_first(
+    filled_terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Features that are built again from stale rows are stale again."""
+    load = Dataset.load.__func__
+
+    def edited(cls: type[Dataset], spec: Any, context: Any) -> Dataset:
+        changed = spec.model_copy(update={"volume": VolumeRule(block=0.9)}) if spec.name == "sales" else spec
+        return load(cls, changed, context)
+
+    monkeypatch.setattr(Dataset, "load", classmethod(edited))
+    said = filled_terminal("plan", "store_demand", WEEK).out
+    assert "are stale themselves" in said
+    assert said.endswith(
+        "To rebuild the stale partitions:\n"
+        f"  ml-assets launch {SALES} 2023-01-09..{WEEK}\n"
+        f"  ml-assets launch {FEATURES} 2023-02-06..{WEEK}\n"
+    )
 
 
 def test_a_new_column_makes_all_weeks_unusable_in_one_line(
