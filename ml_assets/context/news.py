@@ -70,8 +70,10 @@ class RunNews:
 
 
 def _named(run: dg.DagsterRun) -> str:
-    """Return what a run makes, and for which partitions."""
+    """Return what a run makes, or the checks that it runs, and for which partitions."""
     keys = sorted({declared_as(key.to_user_string()) for key in run.asset_selection or ()})
+    checks = run.asset_check_selection or ()
+    keys = keys or sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in checks)
     first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
     partition = f"{first}..{last}" if first else run.tags.get(PARTITION, "")
     return " ".join(filter(None, (name_some(keys) if keys else run.job_name, partition)))

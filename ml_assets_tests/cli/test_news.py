@@ -27,6 +27,11 @@ def _registered() -> Any:
     return dg.MaterializeResult(metadata={"version": 7})
 
 
+@dg.asset_check(asset=_sales, name="leakage")
+def _leakage() -> dg.AssetCheckResult:
+    return dg.AssetCheckResult(passed=True)
+
+
 @pytest.fixture
 def instance() -> Iterator[dg.DagsterInstance]:
     with dg.DagsterInstance.ephemeral() as ephemeral:
@@ -59,6 +64,17 @@ def test_each_run_and_version_is_told_once(instance: dg.DagsterInstance) -> None
         "registered shop version 7",
     ]
     assert _without_times(news) == []
+
+
+def test_a_run_of_a_check_alone_is_told_by_its_name(instance: dg.DagsterInstance) -> None:
+    """The weekly leakage tests began with `started    __ASSET_JOB`."""
+    job = dg.Definitions([_sales], asset_checks=[_leakage]).resolve_implicit_global_asset_job_def()
+    news = RunNews(instance, datetime.now(UTC))
+    checks = frozenset(_leakage.check_keys)
+    run = dg.DagsterRun(job_name=job.name, asset_selection=frozenset(), asset_check_selection=checks)
+    instance.add_run(run)
+    instance.report_run_canceled(run)
+    assert _without_times(news) == ["canceled   leakage of datasets/sales"]
 
 
 def test_a_run_is_told_when_it_starts_and_when_it_ends(instance: dg.DagsterInstance) -> None:
