@@ -40,11 +40,11 @@ def demo(as_json: bool) -> None:
 
 @click.command("plan")
 @click.argument("model")
-@click.argument("partition")
-def plan(model: str, partition: str) -> None:
+@click.argument("partition", required=False)
+def plan(model: str, partition: str | None) -> None:
     """Show what a launch of MODEL at PARTITION would run, and which partitions are missing, rejected or stale.
 
-    Changes nothing.
+    Without PARTITION it is the newest. Changes nothing.
     """
     from ml_assets.cli.plan import say_plan
 
@@ -98,7 +98,8 @@ def _launch(context: "Context", target: str, partitions: str | None, resources: 
         if facts.get("decision") == "undecided":
             _say_doubts(context, key.path[0], finished.run_id)
     for key, text in finished.observed.items():
-        say(f"  {key.to_user_string()}: {text}")
+        first, *reasons = text.splitlines()
+        say("\n".join([f"  {key.to_user_string()}: {first}", *(f"    {one}" for one in reasons)]))
     for report in {one["report_file"]: None for one in finished.metadata.values() if "report_file" in one}:
         say(f"  report {report}")
     say(f"  run {context.project.settings.ui_url}/runs/{finished.run_id}")

@@ -103,10 +103,10 @@ class Context:
 
     # Run
 
-    def plan(self, model: str, partition: str) -> "LaunchPlan":
+    def plan(self, model: str, partition: str | None = None) -> "LaunchPlan":
         """Return what a launch of a model would read and run, and what stands in its way.
 
-        Raises `NotFound` and `LaunchRefused`.
+        `partition` is by default the newest. Raises `NotFound` and `LaunchRefused`.
         """
         from ml_assets.context.plan import plan_of
 

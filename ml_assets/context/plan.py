@@ -103,8 +103,8 @@ class LaunchPlan:
         return self.has_its_settings and self.has_its_values
 
 
-def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
-    """Validate the window of `model` at `partition` as the first step of a run would.
+def plan_of(project: Project, model: str, partition: str | None) -> LaunchPlan:
+    """Validate the window of `model` at `partition` (None: the newest) as the first step of a run would.
 
     Raises `NotFound` for another model, and `LaunchRefused` for another partition or an empty window.
     """
@@ -114,6 +114,8 @@ def plan_of(project: Project, model: str, partition: str) -> LaunchPlan:
     defs = project.defs_of(model)
     graph = defs.resolve_asset_graph()
     definition = graph.get(stage_key(spec, "training_set")).partitions_def
+    if partition is None:
+        partition = (definition.get_last_partition_key() if definition is not None else None) or ""
     require_one_partition(model, definition, partition)
     reader = project.reader()
     table = spec.features.table
@@ -171,6 +173,12 @@ def missing_behind(project: Project, target: str, partitions: str | None) -> lis
     if spec is not None:
         to_build = plan_of(project, spec.name, partitions or "").to_build
     elif model not in TABLES and rest == PREDICTIONS:
+        from ml_assets.model.steps.scoring import NothingInProduction, require_production
+
+        try:  # before tables are built for nothing
+            require_production(project.platform, model)
+        except NothingInProduction as error:
+            raise LaunchRefused(f"{target}: {error}") from error
         to_build = _behind(project, target, partitions, project.declared.pipeline(model).features.table)
     elif model not in TABLES or is_online(dg.AssetKey(target.split("/"))):
         raise LaunchRefused(

@@ -82,8 +82,12 @@ def busy() -> Iterator[str]:
         (("promote", "store_demand"), "a promotion needs a reason for the log: add --reason '…'"),
         (("launch", "store_demand/evaluation", WEEK), f"ml-assets launch store_demand {WEEK}"),
         (
-            ("launch", "flight_delay/predictions", DAY, "--with-missing"),
+            ("launch", "flight_delay/live", DAY, "--with-missing"),
             "is another asset: leave the option out",
+        ),
+        (
+            ("launch", "flight_delay/predictions", DAY, "--with-missing"),
+            "no version of flight_delay is in production",
         ),
         (
             ("verify", "nowhere", "--key", "nowhere.pem"),
@@ -103,7 +107,6 @@ def test_a_mistake_is_one_line_with_the_remedy(terminal: Terminal, typed: tuple[
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("plan", "store_demand"), "Missing argument 'PARTITION'"),
         (("accept", FLIGHTS), "Missing argument 'PARTITION'"),
         (("source", "show", FLIGHTS), "no command 'source show'; there are: check, dead-letters, preview"),
         (("gc", "--delet"), "Did you mean"),

@@ -81,16 +81,22 @@ def prediction_profile(predictions: npt.NDArray[np.float64], outputs: Sequence[s
     )
 
 
-def scorers_of(platform: Platform, model: str) -> Scorers:
-    """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
-    production is lost, damaged or cannot be loaded."""
+def require_production(platform: Platform, model: str) -> tuple[Promotion, BundleStandings]:
+    """Return the promotion of the version in production, and all standings. Raises `NothingInProduction`."""
     standings = BundleStandings.read(platform.ledger.models, model)
     if standings.in_production is None:
         raise NothingInProduction(
             f"no version of {model} is in production, so nothing can score its rows: "
             f"ml-assets promote {model} --reason '…'"
         )
-    production = _loaded(platform, standings.in_production)
+    return standings.in_production, standings
+
+
+def scorers_of(platform: Platform, model: str) -> Scorers:
+    """Load the version in production and the canary. Raises `NothingInProduction`, and `CannotScore` if the bundle in
+    production is lost, damaged or cannot be loaded."""
+    in_production, standings = require_production(platform, model)
+    production = _loaded(platform, in_production)
     if standings.canary is None:
         return Scorers(production=production, canary=None, canary_fault="")
     try:

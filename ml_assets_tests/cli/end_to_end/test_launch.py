@@ -86,17 +86,6 @@ def test_what_is_missing_upstream_is_built_first_if_asked(terminal: Terminal) ->
     assert built == ["datasets/sales 2023-01-09..2023-02-06", "features/sales_features 2023-02-06"]
 
 
-def test_what_predictions_lack_is_built_first_if_asked(
-    terminal: Terminal, redeclared: Callable[..., None]
-) -> None:
-    """The refusal of predictions names the option, which refused them."""
-    redeclared(scoring=ScoringSection())
-    said = terminal("launch", "store_demand/predictions", WEEK, "--with-missing")
-    built = [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line]
-    assert built == [f"datasets/sales 2023-12-04..{WEEK}", f"features/sales_features {WEEK}"], said.err
-    assert "ml-assets promote store_demand" in said.err
-
-
 def test_an_undecided_model_says_what_was_asked_and_measured(
     filled_terminal: Terminal, tmp_path: Path, redeclared: Callable[..., None]
 ) -> None:
@@ -108,6 +97,19 @@ def test_an_undecided_model_says_what_was_asked_and_measured(
     assert "decision undecided" in said.out
     (doubt, *_) = [line for line in said.out.splitlines() if line.startswith("    undecided on all rows: ")]
     assert re.search(r"at least 250 are needed; asked: \w+ .+; would pass: .+", doubt), doubt
+
+
+def test_a_rejected_model_says_why_in_lines_below_its_own(
+    filled_terminal: Terminal, tmp_path: Path, redeclared: Callable[..., None]
+) -> None:
+    """The reasons began at the left edge, as if they were about something else."""
+    gate = Gate(name="hard to reach", metric="r2", at_least=0.9999)
+    redeclared(evaluation=lambda one: one.model_copy(update={"gates": (gate,)}))
+    apart = Terminal(shutil.copytree(filled_terminal.home, tmp_path / "home"))
+    apart("home", "move")  # another test may have trained in that home
+    lines = apart("launch", "store_demand", WEEK).out.splitlines()
+    (place,) = [n for n, line in enumerate(lines) if "registered_model: Not registered: " in line]
+    assert lines[place + 1].startswith("    “hard to reach” on all rows: ")
 
 
 def test_the_author_of_a_launch_in_a_terminal_is_the_person(trained: Said, filled_terminal: Terminal) -> None:
@@ -469,6 +471,22 @@ def in_production(filled_terminal: Terminal, trained: Said) -> Terminal:
     said = filled_terminal("promote", "store_demand", "1", "--despite-inputs", "--reason", "for the notebook")
     assert said.status == 0, said.err
     return filled_terminal
+
+
+def test_what_predictions_lack_is_built_first_if_asked(
+    in_production: Terminal, tmp_path: Path, redeclared: Callable[..., None]
+) -> None:
+    """The refusal of predictions named the option, which refused them."""
+    redeclared(scoring=ScoringSection())
+    apart = Terminal(shutil.copytree(in_production.home, tmp_path / "home"))
+    apart("home", "move")
+    said = apart("launch", "store_demand/predictions", "2024-05-06", "--with-missing")
+    assert said.status == 0, said.err
+    assert [line.split(":")[0] for line in said.out.splitlines() if " materialization" in line] == [
+        "datasets/sales 2024-04-08..2024-05-06",
+        "features/sales_features 2024-05-06",
+        "store_demand/predictions 2024-05-06",
+    ]
 
 
 def test_the_notebook_of_the_docs_runs_and_writes_nothing(in_production: Terminal) -> None:

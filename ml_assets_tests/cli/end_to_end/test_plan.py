@@ -55,6 +55,13 @@ def test_a_deprecated_table_is_named_with_its_advice(
     assert f"  deprecated {SALES}: read datasets/till instead" in said.out.splitlines()
 
 
+def test_without_a_partition_the_newest_is_planned(filled_terminal: Terminal) -> None:
+    said = filled_terminal("plan", "store_demand").out
+    newest = said.split()[1]
+    assert said == filled_terminal("plan", "store_demand", newest).out
+    assert newest > WEEK
+
+
 def test_planning_in_an_empty_home_makes_nothing(tmp_path: Path) -> None:
     home = tmp_path / "home"
     assert Terminal(home)("plan", "store_demand", WEEK).status == 0
