@@ -25,6 +25,11 @@ def test_the_file_of_the_page_becomes_a_registered_model(checkout: Checkout) -> 
     said = [line.strip() for line in printed[printed.index("Next:") + 1 :]]
     assert [one.command for one in typed if " plan " not in one.command] == said
     type_in(checkout, typed)
+    type_in(checkout, CSV.console("4. A prediction for the next day"))
+    (predict,) = CSV.blocks("4. A prediction for the next day", "python")
+    day, visitors = checkout.run("python", "-c", predict).split(maxsplit=1)
+    assert day == "2024-07-19"
+    assert 150 < float(visitors.strip("[]\n")) < 400
     (read,) = NOTEBOOK.blocks("Tables", "python")
     shown = checkout.run("python", "-c", read)
     assert "shape: (5, 4)" in shown
