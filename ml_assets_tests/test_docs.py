@@ -293,12 +293,15 @@ _NEEDS_A_HOME = {
     ),
     "from datetime import UTC, datetime\nimport ml_assets": "cli/end_to_end/test_launch.py and test_context.py",
     "import ml_assets\n\nreader": "tour/test_my_csv.py",
+    "from datetime import timedelta\n\nimport polars": "tour/test_my_csv.py",
     "import ml_assets\n\ncontext = ml_assets.open()\ncontext.plan": "cli/end_to_end/test_context.py",
     'model = mlflow.pyfunc.load_model("models:/parcels': "layouts/picture_pipeline.py",
     'model = mlflow.pyfunc.load_model("models:/tiny_text': "layouts/test_tiny_text.py",
     "import mlflow\nimport pandas": "tour/test_tour.py",
 }
 """Begin of a Python block → where its calls run, on a home with models. Its names are checked here."""
+_SCAFFOLDED = ("ml_assets.defs.visitors",)
+"""Pipelines that the pages let their reader make."""
 _ALIASES = {"np": "numpy", "pl": "polars", "pd": "pandas", "dcp": "torch.distributed.checkpoint"}
 """Names that a block may use without their import."""
 
@@ -330,7 +333,7 @@ def _dotted_names(block: str) -> set[str]:
     """Return `module.attribute…` of each module that the block imports or that has an alias, and what it imports."""
     tree, modules, names = ast.parse(block), {one: one for one in (*_ALIASES, "torch", "mlflow")}, set[str]()
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and node.module:
+        if isinstance(node, ast.ImportFrom) and node.module and node.module not in _SCAFFOLDED:
             module = importlib.import_module(node.module)
             for one in node.names:
                 if not hasattr(module, one.name):
