@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
+from os.path import exists
 from pathlib import Path
 from platform import python_version
 
@@ -52,16 +53,19 @@ def version_here(name: str) -> str:
 
 def is_edited() -> bool:
     """Return True if a file of `code_here` is another than at first: a process that starts now would import it."""
-    return any(_text_digest(name) != version for name, version in _first.items())
+    return any(_text_digest(name) not in (version, NO_CODE) for name, version in _first.items())
 
 
 def _imported() -> Iterator[str]:
-    """Yield the names of all packages and modules of the top level that this process imported and nobody installed."""
+    """Yield the names of all packages and modules of the top level that this process imported and nobody installed.
+
+    A module whose file is gone, as one of a folder that was temporary, is left out: nobody can import it.
+    """
     for name, module in list(sys.modules.items()):
         if "." not in name and name not in (*_PACKAGES, "__main__", "__mp_main__"):
             file: str | None = getattr(module, "__file__", None)
             places = [file] if file else [*(getattr(module, "__path__", None) or ())]
-            if places and not all(map(_is_installed, places)):
+            if any(map(exists, places)) and not all(map(_is_installed, places)):
                 yield name
 
 
@@ -87,9 +91,11 @@ def _text_digest(name: str) -> str:
     files = [path for folder in folders for path in sorted(Path(folder).rglob("*.py"))]
     place = Path(folders[0]) if folders else Path(spec.origin or "").parent
     digest = hashlib.sha256()
-    for path in files or [Path(spec.origin or "")]:
-        if path.is_file():
-            text = path.read_bytes()
-            digest.update(f"{path.relative_to(place).as_posix()} {len(text)}\n".encode())
-            digest.update(text)
+    found = [path for path in files or [Path(spec.origin or "")] if path.is_file()]
+    if not found:
+        return NO_CODE
+    for path in found:
+        text = path.read_bytes()
+        digest.update(f"{path.relative_to(place).as_posix()} {len(text)}\n".encode())
+        digest.update(text)
     return digest.hexdigest()[:16]

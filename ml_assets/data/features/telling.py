@@ -33,8 +33,8 @@ class Telling:
     label: str
     rows: int
     right: float
-    """Of classes: share of the rows whose class is the most frequent one among rows with the same value of the column.
-    Of a number: share of its variance between the groups."""
+    """Share of the rows whose class is the most frequent one among rows with the same value of the column; if the label
+    is a number, share of its variance between the groups."""
     is_class: bool
 
     def explain(self) -> str:

@@ -1,5 +1,6 @@
 """Pools of this process and of processes of this machine."""
 
+import importlib
 import os
 import re
 import signal
@@ -10,7 +11,7 @@ from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from shutil import copytree
+from shutil import copytree, rmtree
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -40,6 +41,7 @@ from resources.pool import (
     call_of,
     run_call,
 )
+from resources.pool.code_text import code_here
 from resources.pool.exchange import folder_exchange
 from resources.pool.processes import ProcessPool
 from resources.pool.shared import Shared
@@ -236,6 +238,23 @@ def test_a_call_names_all_code_that_nobody_installed(tmp_path: Path) -> None:
     with pytest.raises(WorkerHasOtherCode, match="shop_of_the_caller has version none in worker ada"):
         run_call(lacked, "ada").get()
     assert not list(tmp_path.iterdir())
+
+
+def test_a_module_whose_folder_was_temporary_is_no_code_of_a_call(
+    pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Workers were refused because they lacked it, or did not start because it was "edited"."""
+    package = tmp_path / "gone" / "package_of_a_moment"
+    package.mkdir(parents=True)
+    (package / "prices.py").write_text("VAT = 19\n")
+    monkeypatch.syspath_prepend(str(package.parent))
+    importlib.import_module("package_of_a_moment.prices")
+    assert "package_of_a_moment" in code_here()
+    rmtree(package.parent)
+    (tmp_path / "work").mkdir()
+    items = squares(2, tmp_path / "work")
+    assert "package_of_a_moment" not in call_of(square, None, "number 1", items["number 1"]).code
+    assert {process for _, process in pool.map(square, items)} & {os.getpid()} == set()
 
 
 def test_closing_the_results_ends_the_workers(pool: ProcessPool, tmp_path: Path) -> None:
