@@ -3,7 +3,6 @@
 `golden_figures.json` has the figures that an evaluation gave whose rows were all in memory: see `test_golden_figures`.
 """
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, timedelta
@@ -26,14 +25,13 @@ from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import WorstSlices
 from ml_assets.model.steps.snapshot import row_choice
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets_tests.portable import exp
 from ml_assets_tests.snapshots.chosen_rows import chosen_rows
 
 FIGURES = Path(__file__).with_name("golden_figures.json")
 FIRST, DAYS, ROWS = date(2024, 1, 1), 16, 180
 KEYS = [(FIRST + timedelta(n)).isoformat() for n in range(DAYS)]
 NUMBERS, CATEGORIES = ["x", "y"], ["shop"]
-EXP = np.vectorize(math.exp)
-"""Exponential function whose last bits are those of any processor; numpy's are others with AVX-512."""
 
 
 @dataclass(frozen=True)
@@ -134,10 +132,10 @@ class GoldenCase:
         x, y = frame["x"].fill_null(0.0).to_numpy(), frame["y"].to_numpy()
         level = x + 0.2 * y
         if self.objective == "multiclass":
-            scores = EXP(-np.abs(level[:, None] - np.array([0.0, 1.0, 2.5])))
+            scores = exp(-np.abs(level[:, None] - np.array([0.0, 1.0, 2.5])))
             return scores / scores.sum(axis=1, keepdims=True)
         if self.objective == "binary":
-            return 1 / (1 + EXP(1.5 - level))
+            return 1 / (1 + exp(1.5 - level))
         return np.abs(2 * level) if self.objective == "count" else level + 0.6
 
 

@@ -36,7 +36,7 @@ def code_here() -> Mapping[str, str]:
         # A program may make a module that no other process finds by its name.
         **{name: version for name, version in texts.items() if version != NO_CODE},
         "python": python_version(),
-        **{name: metadata.version(name) for name in _LIBRARIES},
+        **{name: _version_of(name) for name in _LIBRARIES},
     }
 
 
@@ -45,7 +45,7 @@ def version_here(name: str) -> str:
     if name == "python":
         return python_version()
     if name in _LIBRARIES:
-        return metadata.version(name)
+        return _version_of(name)
     if name not in _first:
         _first[name] = _text_digest(name)
     return _first[name]
@@ -65,8 +65,13 @@ def _imported() -> Iterator[str]:
         if "." not in name and name not in (*_PACKAGES, "__main__", "__mp_main__"):
             file: str | None = getattr(module, "__file__", None)
             places = [file] if file else [*(getattr(module, "__path__", None) or ())]
-            if any(map(exists, places)) and not all(map(_is_installed, places)):
+            if not all(map(_is_installed, places)) and any(map(exists, places)):
                 yield name
+
+
+@cache
+def _version_of(library: str) -> str:
+    return metadata.version(library)
 
 
 @cache

@@ -11,7 +11,6 @@ numbers.
 import argparse
 import json
 import os
-import subprocess
 import sys
 import tempfile
 import time
@@ -25,6 +24,7 @@ from typing import Any
 import dagster as dg
 import psutil
 
+from benchmarks._memory import resident_kib
 from benchmarks._report import Result, emit
 from benchmarks.claims.data._many_pipelines import HOME_HERE, SIMULATED, name_of
 from benchmarks.claims.data.many_partitions import MOST_GROWTH_MIB, Simulation
@@ -81,13 +81,13 @@ class Pages:
 
 
 @contextmanager
-def started(name: str, folder: Path, *arguments: str) -> Iterator[psutil.Process]:
+def started(name: str, folder: Path, *arguments: str) -> Iterator[psutil.Popen]:
     """Run one of Dagster's commands over the simulated definitions during the block."""
     command = [str(Path(sys.executable).with_name(name)), *arguments, "-m", HOME_HERE, "-a", "defs"]
     with (folder / f"{name}.log").open("wb") as log:
-        process = subprocess.Popen(command, cwd=ROOT, stdout=log, stderr=log)
+        process = psutil.Popen(command, cwd=ROOT, stdout=log, stderr=log)
         try:
-            yield psutil.Process(process.pid)
+            yield process
         finally:
             process.terminate()
             process.wait(timeout=60)
@@ -95,11 +95,10 @@ def started(name: str, folder: Path, *arguments: str) -> Iterator[psutil.Process
 
 def private_mib(processes: Sequence[psutil.Process]) -> float:
     """Return the private memory of processes in MiB."""
-    lines = [line for one in processes for line in Path(f"/proc/{one.pid}/status").read_text().splitlines()]
-    return sum(int(line.split()[1]) for line in lines if line.startswith("RssAnon")) / 1024
+    return sum(resident_kib(one.pid)["RssAnon"] for one in processes) / 1024
 
 
-def parts_of(processes: Mapping[str, psutil.Process]) -> dict[str, list[psutil.Process]]:
+def parts_of(processes: Mapping[str, psutil.Popen]) -> Mapping[str, Sequence[psutil.Process]]:
     """Return part of the platform → its processes: webserver, daemon, and the code server of each, which may have begun
     anew."""
     servers = {
@@ -190,7 +189,7 @@ def main() -> int:
             "daemon": stack.enter_context(started("dagster-daemon", folder, "run")),
         }
         while not pages.answers():
-            if not processes["webserver"].is_running():
+            if processes["webserver"].poll() is not None:
                 raise SystemExit((folder / "dagster-webserver.log").read_text()[-2000:])
             time.sleep(0.5)
         for one in pages.ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]:

@@ -19,6 +19,7 @@ from pathlib import Path
 
 import psutil
 
+from benchmarks._memory import resident_kib
 from benchmarks._peers import SCRIPTS, peers_python
 from benchmarks._report import Result, emit
 from benchmarks.claims.data import training_set_memory
@@ -56,7 +57,7 @@ def spent(command: Sequence[str | Path]) -> ShuffleCosts:
             parent = psutil.Process(process.pid)
             for one in (parent, *parent.children(recursive=True)):
                 try:
-                    times, held = one.cpu_times(), _held(one.pid)
+                    times, held = one.cpu_times(), resident_kib(one.pid)
                 except (psutil.NoSuchProcess, psutil.ZombieProcess, FileNotFoundError, ProcessLookupError):
                     continue
                 seconds[one.pid, one.create_time()] = times.user + times.system
@@ -68,13 +69,6 @@ def spent(command: Sequence[str | Path]) -> ShuffleCosts:
             raise SystemExit(f"{command[1]} ended with {process.returncode}: {log.read()[-2000:]}")
         log.seek(0)
         return ShuffleCosts(sum(seconds.values()), peak / 2**20, log.read())
-
-
-def _held(pid: int) -> dict[str, int]:
-    """Return the resident memory of a process in KiB, private and shared."""
-    lines = (line.split() for line in Path(f"/proc/{pid}/status").read_text().splitlines())
-    found = {words[0].rstrip(":"): int(words[1]) for words in lines if words[0].startswith("Rss")}
-    return {"RssAnon": 0, "RssShmem": 0} | found
 
 
 def main() -> int:

@@ -21,6 +21,7 @@ from pathlib import Path
 import numpy as np
 import polars as pl
 
+from benchmarks._memory import resident_kib
 from benchmarks._report import Result, emit, parse_args, ratio_of
 from ml_assets.data.snapshots.builder import build_snapshot
 from ml_assets.data.snapshots.partitions import PartitionFiles
@@ -142,10 +143,9 @@ def measured(command: Sequence[str], root: Path) -> tuple[float, float, str]:
 
 def _private_kib(pid: int) -> int:
     try:
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        return resident_kib(pid)["RssAnon"]
     except (FileNotFoundError, ProcessLookupError):
         return 0
-    return next((int(line.split()[1]) for line in lines if line.startswith("RssAnon:")), 0)
 
 
 def former_builder(folder: Path) -> None:

@@ -188,8 +188,12 @@ def _report(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     tables, inherited = tables_of(context.repository_def.asset_graph), inherited_by(platform)
     known = _Reported.model_validate_json(tick.own) if tick.own else None
     # What an environment inherits changes with another branch than its own.
-    is_past = known is not None and tick.seconds_since(known.at) < math.inf
-    if known is not None and is_past and known.loaded == tick.loaded and inherited is None:
+    if (
+        known is not None
+        and known.loaded == tick.loaded
+        and inherited is None
+        and tick.seconds_since(known.at) < math.inf
+    ):
         tables = _to_compare(context.instance, reader, tables, known)
     apart = reconcile(context.instance, reader, platform.ledger, tables, inherited)
     if apart is None:  # a run began since
