@@ -22,6 +22,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from resources.memory import explained
 from resources.pool.code_text import code_here, version_here
+from resources.words import name_some
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -222,11 +223,11 @@ def call_of(
 def run_call(call: Call, worker: str) -> TaskOutcome:
     """Run a call in this process, a worker called `worker`. An error of the task is an answer, too."""
     if differing := [
-        f"{what} has version {found} in worker {worker}, and {version} in this run"
+        f"{what} has version {found} in worker {worker} and {version} in this run"
         for what, version in call.code.items()
         if (found := version_here(what)) != version
     ]:
-        return TaskOutcome(other_code="; ".join(differing))
+        return TaskOutcome(other_code=name_some(differing))
     if "polars" not in sys.modules:
         os.environ["POLARS_MAX_THREADS"] = str(call.threads)
     try:

@@ -10,7 +10,6 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from importlib import metadata
 from importlib.util import find_spec
-from os.path import exists
 from pathlib import Path
 from platform import python_version
 
@@ -59,14 +58,19 @@ def is_edited() -> bool:
 def _imported() -> Iterator[str]:
     """Yield the names of all packages and modules of the top level that this process imported and nobody installed.
 
-    A module whose file is gone, as one of a folder that was temporary, is left out: nobody can import it.
+    A module that no new process would find is left out: that of a folder that is gone, or no longer on the path.
     """
     for name, module in list(sys.modules.items()):
         if "." not in name and name not in (*_PACKAGES, "__main__", "__mp_main__"):
             file: str | None = getattr(module, "__file__", None)
             places = [file] if file else [*(getattr(module, "__path__", None) or ())]
-            if not all(map(_is_installed, places)) and any(map(exists, places)):
+            if not all(map(_is_installed, places)) and _is_found(name):
                 yield name
+
+
+def _is_found(name: str) -> bool:
+    """Return True if an import finds `name`. `find_spec` of `importlib.util` would answer for what is imported."""
+    return any(finder.find_spec(name, None) is not None for finder in sys.meta_path)
 
 
 @cache

@@ -224,7 +224,7 @@ def test_a_worker_with_other_code_runs_nothing(tmp_path: Path) -> None:
     (mark,) = tmp_path.iterdir()
     for name in call.code:
         other = replace(call, item=b"", code={**call.code, name: "another"})
-        with pytest.raises(WorkerHasOtherCode, match=rf"{name} has version .* in worker ada, and another in"):
+        with pytest.raises(WorkerHasOtherCode, match=rf"{name} has version .* in worker ada and another in"):
             run_call(other, "ada").get()
     assert list(tmp_path.iterdir()) == [mark]
 
@@ -240,20 +240,25 @@ def test_a_call_names_all_code_that_nobody_installed(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_a_module_whose_folder_was_temporary_is_no_code_of_a_call(
-    pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("what", ["folder is gone", "folder left the path"])
+def test_a_module_that_no_worker_would_find_is_no_code_of_a_call(
+    pool: ProcessPool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Workers were refused because they lacked it, or did not start because it was "edited"."""
-    package = tmp_path / "gone" / "package_of_a_moment"
+    name = f"package_whose_{what.replace(' ', '_')}"
+    package = tmp_path / "places" / name
     package.mkdir(parents=True)
     (package / "prices.py").write_text("VAT = 19\n")
-    monkeypatch.syspath_prepend(str(package.parent))
-    importlib.import_module("package_of_a_moment.prices")
-    assert "package_of_a_moment" in code_here()
-    rmtree(package.parent)
+    with monkeypatch.context() as path:
+        path.syspath_prepend(str(package.parent))
+        importlib.import_module(f"{name}.prices")
+        assert name in code_here()
+        if what == "folder is gone":
+            rmtree(package.parent)
+            assert name not in code_here()
     (tmp_path / "work").mkdir()
     items = squares(2, tmp_path / "work")
-    assert "package_of_a_moment" not in call_of(square, None, "number 1", items["number 1"]).code
+    assert name not in call_of(square, None, "number 1", items["number 1"]).code
     assert {process for _, process in pool.map(square, items)} & {os.getpid()} == set()
 
 
