@@ -20,6 +20,14 @@ _SHORTEST = 3
 """Least length of a secret that is hidden in a text. Shorter secrets occur in ordinary words."""
 
 
+def with_driver(address: str) -> str:
+    """Return the address of a database; one of PostgreSQL without a driver with the one that is installed.
+
+    SQLAlchemy 2.1 reads `postgresql://` as psycopg 3.
+    """
+    return re.sub(r"^postgres(ql)?://", "postgresql+psycopg2://", address)
+
+
 def parts_of(address: str) -> SplitResult:
     """Return the parts of `scheme://host:port` or `host:port`."""
     return urlsplit(address if "://" in address else f"//{address}")

@@ -122,11 +122,11 @@ class Settings(Documented, BaseSettings):
     tracking_uri: Address | None = None
     """Address of MLflow. Default: SQLite under `home`."""
     ledger_url: Address | None = None
-    """SQLAlchemy address of the ledger, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
+    """SQLAlchemy address of the ledger, `postgresql://…`. Default: SQLite under `home`."""
     online_url: Address | None = None
     """Address of the online store, `redis://host:port/0` or `sqlite:///path`. Default: SQLite under `home`."""
     dagster_url: Address | None = None
-    """PostgreSQL for Dagster's runs, events and schedules, `postgresql+psycopg2://…`. Default: SQLite under `home`."""
+    """PostgreSQL for Dagster's runs, events and schedules, `postgresql://…`. Default: SQLite under `home`."""
     chunk_mib: float = Field(default=256.0, gt=0, allow_inf_nan=False)
     """MiB of memory that the partitions of a range need, with their files, until they are validated and merged; then
     the next ones follow."""

@@ -23,6 +23,7 @@ from dagster_postgres.storage import DagsterPostgresStorage
 from dagster_postgres.utils import create_pg_engine, pg_url_from_config
 
 from ml_assets.dagster_host.storage import OnePlanACheck
+from resources.addresses import with_driver
 
 
 class PooledEventLog(OnePlanACheck, PostgresEventLogStorage):
@@ -77,9 +78,8 @@ class PooledPostgresStorage(DagsterPostgresStorage):
         cls, inst_data: ConfigurableClassData | None, config_value: Mapping[str, Any]
     ) -> "PooledPostgresStorage":
         """Create the storage. Dagster calls this with the section of `dagster.yaml`, environment variables resolved."""
-        return cls(
-            pg_url_from_config(config_value), config_value.get("should_autocreate_tables", True), inst_data
-        )
+        address = with_driver(pg_url_from_config(config_value))
+        return cls(address, config_value.get("should_autocreate_tables", True), inst_data)
 
 
 def _is_planned_materialization(event: EventLogEntry) -> bool:

@@ -77,7 +77,7 @@ class RunningServers:
                 "s3_endpoint_url": record.url("s3"),
                 "tracking_uri": record.url("mlflow"),
                 "ledger_url": record.database_url(f"ledger-{own}"),
-                "dagster_url": record.database_url(f"dagster-{own}"),
+                "dagster_url": record.database_url(f"dagster-{own}", "postgresql"),  # as most people write it
             }
             | changes
         )

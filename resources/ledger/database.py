@@ -20,7 +20,7 @@ from typing import Any, TypeVar
 import sqlalchemy as sa
 from sqlalchemy import event, exc
 
-from resources.addresses import Address
+from resources.addresses import Address, with_driver
 from resources.database_errors import code_of, is_away
 from resources.files import take_lock
 from resources.ledger import migrations
@@ -56,9 +56,7 @@ class LedgerDatabase:
     ) -> None:
         self._answer_seconds = answer_seconds
         self._address = Address(url)
-        address = sa.make_url(url)
-        if address.drivername in ("postgresql", "postgres"):
-            address = address.set(drivername="postgresql+psycopg2")  # the driver in the locked requirements
+        address = sa.make_url(with_driver(url))
         self._url = address
         self._is_sqlite = address.get_backend_name() == "sqlite"
         self._patience = patience_seconds

@@ -12,7 +12,7 @@ from optuna import logging
 from optuna.storages import RDBStorage
 from sqlalchemy import event
 
-from resources.addresses import Address
+from resources.addresses import Address, with_driver
 from resources.database_errors import StudiesUnavailable, is_away
 from resources.retry import patiently
 
@@ -29,12 +29,11 @@ def open_storage(address: Address, patience_seconds: float = 30.0) -> RDBStorage
     `StudiesUnavailable`, and so does a transaction that the server cut off: it may be stored or not.
     """
     logging.set_verbosity(logging.WARNING)  # Optuna announces each study and trial on stderr
-    url = sa.make_url(address.reveal())
+    url = sa.make_url(with_driver(address.reveal()))
     if url.get_backend_name() == "sqlite":
         if url.database:
             Path(url.database).parent.mkdir(parents=True, exist_ok=True)
         return RDBStorage(address.reveal(), engine_kwargs={"connect_args": {"timeout": _BUSY_SECONDS}})
-    url = url.set(drivername="postgresql+psycopg2")
     engine = sa.create_engine(url, poolclass=sa.NullPool)
     _wait_for_server(engine, address, patience_seconds)
     with engine.begin() as connection:

@@ -188,7 +188,7 @@ def servers(folder: Path, *, postgresql: bool) -> Iterator[Callable[[int], dict[
                 make_database(running, f"{name}{number}")
                 urls[f"{name}_url"] = running.database_url(f"{name}{number}")
             # `dagster.yaml` names the variable.
-            os.environ["ML_ASSETS_DAGSTER_URL"] = urls["dagster_url"].replace("+psycopg2", "")
+            os.environ["ML_ASSETS_DAGSTER_URL"] = urls["dagster_url"]
             return urls
 
         yield of

@@ -25,7 +25,7 @@ from ml_assets.data.sources.protocol import (
 )
 from ml_assets.extras.streams.sections import IcebergSource
 from ml_assets.extras.streams.versioned_table import VersionedTableReader, VersionGone
-from resources.addresses import Address, hide_credentials
+from resources.addresses import Address, hide_credentials, with_driver
 from resources.platform import Platform
 
 _CATALOG = re.compile(r"(postgresql(\+psycopg2)?|sqlite)://")
@@ -109,7 +109,7 @@ class IcebergReader(VersionedTableReader):
 
     def _open(self) -> tuple[Table, int | None]:
         section, name = self._section, self._table.name
-        address = re.sub("^postgresql://", "postgresql+psycopg2://", self._address.reveal())
+        address = with_driver(self._address.reveal())
         files = {_FILE_OPTIONS[key]: value for key, value in self._options.items() if key in _FILE_OPTIONS}
         # Without the option the catalog would create its tables in a database that has none.
         catalog = SqlCatalog(section.catalog, uri=address, init_catalog_tables="false", **files)
