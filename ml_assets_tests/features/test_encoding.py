@@ -11,6 +11,19 @@ from hypothesis import strategies as st
 
 from ml_assets.data.features.encoding import UNKNOWN, EncodingError, FittedState, fit, require_columns
 
+WHOLE = [
+    pl.Int8,
+    pl.Int16,
+    pl.Int32,
+    pl.Int64,
+    pl.Int128,
+    pl.UInt8,
+    pl.UInt16,
+    pl.UInt32,
+    pl.UInt64,
+    pl.UInt128,
+]
+NUMBERS = [*WHOLE, pl.Float16, pl.Float32, pl.Float64, pl.Boolean, pl.Decimal(12, 2)]
 FRAME = pl.DataFrame(
     {
         "delay": [1.0, None, 3.0, 8.0],
@@ -35,6 +48,16 @@ def test_numbers_are_standardised_with_nan_where_missing() -> None:
     raw = np.array([[1, 1], [np.nan, 0], [3, np.nan], [8, 1]])
     mean, scale = ([getattr(column, name) for column in state.numeric] for name in ("mean", "scale"))
     np.testing.assert_allclose(numeric, (raw - mean) / scale, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", NUMBERS, ids=str)
+@pytest.mark.parametrize("values", [[0, 1, 1, 0], [1, None, 0, 1]], ids=["all known", "one missing"])
+def test_a_number_is_that_of_polars_in_each_type(values: list[int | None], dtype: pl.DataType) -> None:
+    state = fit(FRAME, ["delay"], [])
+    column = pl.Series("delay", values).cast(dtype)
+    numeric, _ = state.encode(column.to_frame())
+    expected = state.numeric[0].standardised(column.cast(pl.Float64).fill_null(float("nan")).to_numpy())
+    np.testing.assert_array_equal(numeric[:, 0], expected)
 
 
 @pytest.mark.parametrize(

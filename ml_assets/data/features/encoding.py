@@ -30,6 +30,8 @@ UNKNOWN = 0
 LARGEST_FLOAT32 = float(np.finfo(np.float32).max)
 _EXACT = 2**53
 """Largest whole number up to which float64 holds each."""
+_UNKNOWN_TO_NUMPY = (pl.Int128, pl.UInt128)
+"""Types of whole numbers that numpy does not have."""
 _SIGNIFICANT_DIGITS = 7
 """Digits of the scale to which mean and scale are rounded, so that the order in which a machine sums a column does not
 change the digest."""
@@ -79,7 +81,8 @@ class NumericState:
         Raises `EncodingError` for an infinite value, or if float32 cannot hold the result.
         """
         with np.errstate(over="ignore"):
-            result = (values - self.mean) / self.scale
+            result = np.subtract(values, self.mean)
+            result /= self.scale
         beyond = np.flatnonzero(np.abs(result) > LARGEST_FLOAT32)
         if beyond.size:
             raise EncodingError(
@@ -116,10 +119,16 @@ class CategoricalState:
         """Number of ids, `UNKNOWN` included: the size of an embedding."""
         return len(self.vocabulary) + 1
 
+    def ids_of(self, column: pl.Series) -> NDArray[np.int32]:
+        """Return the ids of values, `[rows]`. Raises `EncodingError` for a type that no category can have."""
+        words, ids = self._words_and_ids
+        return _texts(column).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32).to_numpy()
+
     @cached_property
-    def words(self) -> pl.Series:
-        """The vocabulary as a column. Made once: of ten million words it takes a second."""
-        return pl.Series(self.vocabulary, dtype=pl.String)
+    def _words_and_ids(self) -> tuple[pl.Series, pl.Series]:
+        """The vocabulary as a column, and its ids. Made once: of ten million words it takes a second."""
+        words = pl.Series(self.vocabulary, dtype=pl.String)
+        return words, pl.int_range(1, len(words) + 1, dtype=pl.Int32, eager=True)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,10 +191,10 @@ class FittedState:
         require_columns(frame, [c.name for c in self.numeric], [c.name for c in self.categorical])
         numeric = np.empty((frame.height, len(self.numeric)), dtype=np.float32)
         for i, column in enumerate(self.numeric):
-            numeric[:, i] = column.standardised(_floats(frame[column.name]).to_numpy())
+            numeric[:, i] = column.standardised(_floats(frame[column.name]))
         category = np.empty((frame.height, len(self.categorical)), dtype=np.int32)
         for i, state in enumerate(self.categorical):
-            category[:, i] = _ids(frame[state.name], state.words).to_numpy()
+            category[:, i] = state.ids_of(frame[state.name])
         return numeric, category
 
 
@@ -391,13 +400,13 @@ def fit_categorical(name: str, counts: Iterable[pl.DataFrame], min_count: int) -
     return CategoricalState(name=name, vocabulary=tuple(vocabulary))
 
 
-def _floats(column: pl.Series) -> pl.Series:
-    return column.cast(pl.Float64).fill_null(float("nan"))
-
-
-def _ids(column: pl.Series, words: pl.Series) -> pl.Series:
-    ids = pl.int_range(1, len(words) + 1, dtype=pl.Int32, eager=True)
-    return _texts(column).replace_strict(words, ids, default=UNKNOWN, return_dtype=pl.Int32)
+def _floats(column: pl.Series) -> NDArray[np.float64]:
+    """Return the values of a numeric column, NaN where missing."""
+    dtype = column.dtype
+    if (dtype.is_float() or dtype.is_integer()) and not any(map(dtype.is_, _UNKNOWN_TO_NUMPY)):
+        # polars gives NaN for null. Its own cast costs a query for each column.
+        return column.to_numpy().astype(np.float64, copy=False)
+    return column.cast(pl.Float64).fill_null(float("nan")).to_numpy()
 
 
 def _texts(column: pl.Series) -> pl.Series:

@@ -61,11 +61,22 @@ def marked_rows(
     if spec.blob:
         wanted.append(pl.col(spec.blob).bin.size().alias(BLOB_BYTES))
     frame = read.select(wanted).collect(engine="streaming" if spec.blob else "auto")
-    key = pl.col(spec.partition).cast(pl.String)
+    # A partition has few keys, mostly one, so each is made a text once.
+    values = frame[spec.partition].unique()
+    keys = values.cast(pl.String)
+    splits = pl.Series([split.split_of.get(key) for key in keys], dtype=pl.String)
     in_split = frame.with_columns(
-        key.alias(KEY), key.replace_strict(split.split_of, default=None, return_dtype=pl.String).alias(SPLIT)
+        _instead(spec.partition, values, keys).alias(KEY),
+        _instead(spec.partition, values, splits).alias(SPLIT),
     ).filter(pl.col(SPLIT).is_not_null())
     return in_split.with_columns(_reason(spec).alias(REASON)), frame.height
+
+
+def _instead(column: str, values: pl.Series, texts: pl.Series) -> pl.Expr:
+    """Return `texts` in place of `values`, which are all those of a column."""
+    if len(values) == 1:
+        return pl.lit(texts[0], dtype=pl.String)
+    return pl.col(column).replace_strict(values, texts, return_dtype=pl.String)
 
 
 def _reason(spec: RowSpec) -> pl.Expr:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from ml_assets.data.features.encoding import FittedState, class_ids
 from ml_assets.data.snapshots.partitions import PartitionFiles
 from ml_assets.data.snapshots.row_choice import LIST, WEIGHT, WeightScale, taken_rows
-from ml_assets.data.snapshots.row_rules import BLOB_BYTES, ROW, marked_rows
+from ml_assets.data.snapshots.row_rules import BLOB_BYTES, ROW, SPLIT, marked_rows
 from ml_assets.data.snapshots.shards import member, member_bytes
 from ml_assets.data.snapshots.spec import RowSpec, Split
 from ml_assets.data.snapshots.split_reader import SplitName
@@ -123,7 +123,10 @@ def scatter(order: Scatter) -> None:
     frame, height = marked_rows(order.partition, layout.split, spec)
     parts: list[NDArray[np.void]] = []
     shards: list[NDArray[np.int64]] = []
+    present = set(frame[SPLIT].unique())
     for split, cut in layout.cuts.items():
+        if split not in present:
+            continue
         taken = taken_rows(frame, split, order.begin, spec, layout.weights.get(split))
         if taken.is_empty():
             continue
