@@ -145,7 +145,7 @@ format: setup ## rewrite in house style
 	$(BIN)/ruff format
 
 render: setup ## write the files in git that are made from others: Dagster's settings, the reference, the measured claims
-	@$(BIN)/python -m deployment.render
+	@$(BIN)/python -m deployment.render $(ARGS)
 
 lock: setup ## resolve the packages again; keeps pins that still fit (ARGS=--upgrade for newest)
 	@deployment/lock.sh $(ARGS)

@@ -1,8 +1,8 @@
 """Dagster's instance settings (`dagster.yaml`), for each place where Dagster runs: this machine and a cluster.
 
 Belongs here: each setting once, and the reason where places differ. Not here: writing files. `context.home`
-writes one into Dagster's home. `deployment.render` writes those of the manifests and of Dagster's Helm chart, which are
-kept in git.
+writes one into Dagster's home. `deployment.render` writes that of a cluster, which is a file of the Helm chart; the
+chart adds a team's values to it (`ml-assets.dagster` of its `_pod.tpl`).
 """
 
 from typing import Any
@@ -25,8 +25,9 @@ Section = dict[str, Any]
 
 def on_this_machine(settings: Settings) -> Section:
     """Return the settings of Dagster on one machine, without secrets: Dagster reads those from its environment."""
+    instance = _everywhere()
     # Runs are processes of this machine: each may train with all its cores.
-    instance = _everywhere(most_runs=4)
+    instance["concurrency"] = {"runs": {"max_concurrent_runs": 4}}
     # A run is a process, which starts within seconds. Dagster cannot resume it; the next run attaches to the training.
     instance["run_monitoring"] |= {"start_timeout_seconds": 180}
     if settings.dagster_url is not None:
@@ -52,9 +53,11 @@ def on_this_machine(settings: Settings) -> Section:
 
 
 def on_a_cluster() -> Section:
-    """Return the settings of Dagster in a team's namespace: a pod for each run, and nothing kept in a pod."""
-    # Dagster's own default. More runs at once need a larger quota of the namespace.
-    instance = _everywhere(most_runs=10)
+    """Return the settings of Dagster in a team's namespace: a pod for each run, and nothing kept in a pod.
+
+    Without what is a value of the chart: runs at once, and size, place and Secret of their pods.
+    """
+    instance = _everywhere()
     instance["run_monitoring"] |= {
         # A node may have to fetch the image first.
         "start_timeout_seconds": 600,
@@ -84,14 +87,13 @@ def on_a_cluster() -> Section:
             "instance_config_map": "dagster-instance",
             "dagster_home": "/opt/dagster",
             "env_config_maps": ["ml-assets"],
-            "env_secrets": ["ml-assets-credentials"],
             "run_k8s_config": _run_pod(),
         },
     }
     return instance
 
 
-def _everywhere(most_runs: int) -> Section:
+def _everywhere() -> Section:
     """Return the settings of every place."""
     return {
         "telemetry": {"enabled": False},
@@ -99,7 +101,6 @@ def _everywhere(most_runs: int) -> Section:
         "nux": {"enabled": False},
         # Dagster's 5 is most of the wait between a click and a run.
         "run_queue": {"dequeue_interval_seconds": 1},
-        "concurrency": {"runs": {"max_concurrent_runs": most_runs}},
         # A run that never starts, or never stops when asked to, is ended.
         "run_monitoring": {"enabled": True, "poll_interval_seconds": 10},
         # Steps repeat transient failures; the launcher owns the attempts of a training.
@@ -135,54 +136,44 @@ def _step_logs(*, endpoint_url: object, **place: object) -> Section:
     }
 
 
-def pod_security() -> Section:
-    """Return the security context of each pod of Dagster, as the namespace's `restricted` standard asks for it."""
-    return {
-        "run_as_non_root": True,
-        "run_as_user": USER,
-        "run_as_group": USER,
-        "fs_group": USER,
-        "fs_group_change_policy": "OnRootMismatch",
-        "seccomp_profile": {"type": "RuntimeDefault"},
-    }
-
-
-def lost_node_tolerations() -> list[Section]:
-    """Return the tolerations of each pod of Dagster: it leaves a lost node after `LOST_NODE_SECONDS`."""
-    return [
-        {
-            "key": f"node.kubernetes.io/{state}",
-            "operator": "Exists",
-            "effect": "NoExecute",
-            "toleration_seconds": LOST_NODE_SECONDS,
-        }
-        for state in ("not-ready", "unreachable")
-    ]
-
-
 def _run_pod() -> Section:
-    """Return the pod of a run."""
+    """Return the pod of a run, in Kubernetes' words, which Dagster accepts as well as its own.
+
+    The chart gives security and tolerations to its other pods, too. The namespace's `restricted` standard asks for the
+    security; after `LOST_NODE_SECONDS` a pod leaves a node that does not answer.
+    """
     return {
         "pod_spec_config": {
-            "automount_service_account_token": True,
-            "security_context": pod_security(),
-            "tolerations": lost_node_tolerations(),
-            "volumes": [{"name": "writable", "empty_dir": {}}],
+            "automountServiceAccountToken": True,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": USER,
+                "runAsGroup": USER,
+                "fsGroup": USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "tolerations": [
+                {
+                    "key": f"node.kubernetes.io/{state}",
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": LOST_NODE_SECONDS,
+                }
+                for state in ("not-ready", "unreachable")
+            ],
+            "volumes": [{"name": "writable", "emptyDir": {}}],
         },
         "container_config": {
-            "resources": {
-                "requests": {"cpu": "500m", "memory": "2Gi"},
-                "limits": {"memory": "8Gi"},
-            },
-            "security_context": {
-                "allow_privilege_escalation": False,
-                "read_only_root_filesystem": True,
+            "securityContext": {
+                "allowPrivilegeEscalation": False,
+                "readOnlyRootFilesystem": True,
                 "capabilities": {"drop": ["ALL"]},
             },
-            "volume_mounts": [
-                {"name": "writable", "mount_path": "/tmp", "sub_path": "tmp"},
-                {"name": "writable", "mount_path": HOME, "sub_path": "home"},
+            "volumeMounts": [
+                {"name": "writable", "mountPath": "/tmp", "subPath": "tmp"},
+                {"name": "writable", "mountPath": HOME, "subPath": "home"},
             ],
         },
-        "job_spec_config": {"ttl_seconds_after_finished": 86400},
+        "job_spec_config": {"ttlSecondsAfterFinished": 86400},
     }

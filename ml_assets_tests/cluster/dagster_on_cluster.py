@@ -1,4 +1,4 @@
-"""Dagster as `deployment/kubernetes` configures it, on the cluster: a pod for each run, with the rights of its account.
+"""Dagster as the chart configures it, on the cluster: a pod for each run, with the rights of its account.
 
 Here: what a team's namespace holds, a launch, and the two parts of the daemon that look after lost runs, called by the
 test with the rights of their accounts. Not here: the pipeline (`run_location`).
@@ -29,11 +29,11 @@ from ml_assets_tests.cluster.cluster_environment import (
     ENVIRONMENT,
     MOUNTS,
     PYTHON,
-    REPOSITORY,
     ClusterEnvironment,
 )
 from ml_assets_tests.cluster.launched_job import rightful_kubeconfig, settings_of
 from ml_assets_tests.components.installation import key_of
+from ml_assets_tests.deployment.chart_objects import settings_of_dagster
 from ml_assets_tests.resources.launcher.sweep import sweep
 from resources.launcher.kubernetes.attempt_objects import MANAGED
 from resources.launcher.kubernetes.lease import has_run_out
@@ -161,7 +161,7 @@ def dagster_on_cluster(
     *,
     first_node: int,
 ) -> DagsterOnCluster:
-    """Fill the namespace as `teams/example` asks for it, and open Dagster's storage. The pods of runs prefer node
+    """Fill the namespace as the chart does, and open Dagster's storage. The pods of runs prefer node
     `first_node`. `variables`: environment of this process and of the pods.
     """
     accounts = folder / ACCOUNTS
@@ -202,20 +202,20 @@ def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
 
 
 def _settings(kubeconfig: Path, first_node: int) -> str:
-    """Return the manifests' `dagster.yaml` for a daemon on this machine, and for pods that mount this environment."""
-    settings = yaml.safe_load((REPOSITORY / "deployment/kubernetes/base/dagster.yaml").read_text())
+    """Return the chart's `dagster.yaml` for a daemon on this machine, and for pods that mount this environment."""
+    settings = settings_of_dagster()
     launcher = settings["run_launcher"]["config"]
     launcher |= {"load_incluster_config": False, "kubeconfig_file": str(kubeconfig)}
     pod = launcher["run_k8s_config"]["pod_spec_config"]
-    pod["tolerations"] = [one | {"toleration_seconds": LOST_NODE_SECONDS} for one in pod["tolerations"]]
+    pod["tolerations"] = [one | {"tolerationSeconds": LOST_NODE_SECONDS} for one in pod["tolerations"]]
     there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [f"node{first_node}"]}
-    preferred = [{"weight": 100, "preference": {"match_expressions": [there]}}]
-    pod["affinity"] = {"node_affinity": {"preferred_during_scheduling_ignored_during_execution": preferred}}
+    preferred = [{"weight": 100, "preference": {"matchExpressions": [there]}}]
+    pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     container = launcher["run_k8s_config"]["container_config"]
     container["env"] = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
     # A pod makes the launcher of its run's instance, too, although it launches nothing.
     for inside, host in {**MOUNTS, str(kubeconfig.parent): str(kubeconfig.parent)}.items():
         name = inside.rpartition("/")[2]
-        pod["volumes"].append({"name": name, "host_path": {"path": host}})
-        container["volume_mounts"].append({"name": name, "mount_path": inside, "read_only": True})
+        pod["volumes"].append({"name": name, "hostPath": {"path": host}})
+        container["volumeMounts"].append({"name": name, "mountPath": inside, "readOnly": True})
     return yaml.safe_dump(settings)

@@ -12,9 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from ml_assets_tests.cluster.cluster_environment import PYTHON, REPOSITORY, ClusterEnvironment
+from ml_assets_tests.deployment.chart_objects import chart_objects
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
@@ -154,19 +153,15 @@ def worker_variables(cluster: ClusterEnvironment) -> dict[str, str]:
     return {**cluster.settings(), "ML_ASSETS_KUBERNETES_COMMAND": command}
 
 
-def manifest(name: str, folder: str = "base") -> list[dict[str, Any]]:
-    """The objects of a file of a folder of `deployment/kubernetes`."""
-    return list(yaml.safe_load_all((REPOSITORY / "deployment/kubernetes" / folder / name).read_text()))
-
-
 def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
-    """Return a kubeconfig for a new service account with the rights of the account of that name in our manifests."""
-    accounts = manifest("accounts.yaml")
+    """Return a kubeconfig for a new service account with the rights of the account of that name in the chart."""
     bindings = [
-        one for one in accounts if account in [subject["name"] for subject in one.get("subjects", ())]
+        one
+        for one in chart_objects("RoleBinding", namespace=cluster.namespace)
+        if account in [subject["name"] for subject in one["subjects"]]
     ]
     named = {one["roleRef"]["name"] for one in bindings}
-    roles = [one for one in accounts if one["kind"] == "Role" and one["metadata"]["name"] in named]
+    roles = [one for one in chart_objects("Role") if one["metadata"]["name"] in named]
     cluster.apply(*roles, *bindings)
     return kubeconfig_of(cluster, account, folder)
 

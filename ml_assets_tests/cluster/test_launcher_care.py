@@ -14,11 +14,11 @@ from ml_assets.components.sensors.ended_runs import NOTHING_TO_PRUNE
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import (
     kubeconfig_of,
-    manifest,
     rightful_kubeconfig,
     settings_of,
     worker_variables,
 )
+from ml_assets_tests.deployment.chart_objects import pods_of_dagster
 from ml_assets_tests.resources.launcher.sweep import sweep
 from resources.job.errors import TrainingFailed
 from resources.launcher.kubernetes.cluster_checks import NEEDED, cluster_checks
@@ -104,11 +104,7 @@ def test_the_code_location_prunes_what_has_no_launcher_and_leaves_the_rest(
 ) -> None:
     """Two Jobs of trainings: one with a lease that somebody renews, one nobody looks after. Dagster evaluates sensors
     in the code location, with the rights of its account."""
-    (account,) = (
-        one["spec"]["template"]["spec"]["serviceAccountName"]
-        for one in manifest("platform.yaml")
-        if (one["kind"], one["metadata"]["name"]) == ("Deployment", "code-location")
-    )
+    account = pods_of_dagster()["code-location"]["serviceAccountName"]
     monkeypatch.setenv("KUBECONFIG", str(rightful_kubeconfig(tidy, account, tmp_path)))
     kubernetes = settings.kubernetes.model_copy(update={"lease_seconds": 4, "context": account})
     settings = settings.model_copy(update={"kubernetes": kubernetes})

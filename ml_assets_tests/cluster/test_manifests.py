@@ -1,17 +1,17 @@
-"""A team's namespace from `deployment/kubernetes`: accepted as it is, with the rights needed and no others."""
+"""A team's namespace from the Helm chart: accepted as it is, with the rights needed and no others."""
 
 import json
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
-import yaml
 
-from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, pod
+from deployment.render import EXAMPLE
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, pod
+from ml_assets_tests.cluster.helm import install, make_namespace
+from ml_assets_tests.deployment.chart_objects import settings_of_dagster
 from resources.launcher.kubernetes.cluster_checks import NEEDED
 
-FOLDER = REPOSITORY / "deployment" / "kubernetes"
-EXAMPLE = "team-example"
 FOREIGN = (
     ("", "secrets", "", "get"),
     ("", "pods", "exec", "create"),
@@ -22,12 +22,12 @@ FOREIGN = (
 
 @pytest.fixture(scope="module")
 def team(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
-    """The example team's namespace, applied; its images are nowhere, so nothing of it starts."""
-    rendered = cluster.cluster.kubectl("kustomize", str(FOLDER / "teams" / "example"))
-    own = f"team-{cluster.namespace}"
-    cluster.cluster.kubectl("apply", "--filename=-", stdin=rendered.replace(EXAMPLE, own))
-    yield ClusterEnvironment(cluster.cluster, own, cluster.s3_endpoint_url)
-    cluster.cluster.kubectl("delete", "namespace", own, "--wait=false")
+    """The example team, installed; its images are nowhere, so nothing of it starts."""
+    team = ClusterEnvironment(cluster.cluster, f"team-{cluster.namespace}", cluster.s3_endpoint_url)
+    make_namespace(team)
+    install(team, f"--values={EXAMPLE}", "--set=prepare=false")
+    yield team
+    cluster.cluster.kubectl("delete", "namespace", team.namespace, "--wait=false")
 
 
 def may(cluster: ClusterEnvironment, account: str, asked: tuple[str, str, str, str], namespace: str) -> bool:
@@ -94,7 +94,7 @@ def test_dagster_takes_the_instance_settings() -> None:
     from dagster_aws.s3.compute_log_manager import S3ComputeLogManager
     from dagster_k8s import K8sRunLauncher
 
-    settings = yaml.safe_load((FOLDER / "base" / "dagster.yaml").read_text())
+    settings = settings_of_dagster()
     for part, kind in (("run_launcher", K8sRunLauncher), ("compute_logs", S3ComputeLogManager)):
         variables = {"env": "HOME"}
         config = {

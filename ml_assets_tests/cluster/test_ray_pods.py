@@ -1,4 +1,4 @@
-"""Ray of `deployment/kubernetes/ray`: the pod of a run gets the objects of one process, also if a worker is deleted."""
+"""Ray of the chart: the pod of a run gets the objects of one process, also if a worker is deleted."""
 
 import json
 import secrets
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import yaml
 
 from deployment.testbed.servers import Servers
 from deployment.testbed.servers.servers_record import storage_variables
@@ -17,11 +16,11 @@ from ml_assets_tests.cluster.cluster_environment import (
     ENVIRONMENT,
     MOUNTS,
     PYTHON,
-    REPOSITORY,
     ClusterEnvironment,
     pod,
     waited_for,
 )
+from ml_assets_tests.deployment.chart_objects import chart_objects
 from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.tables.deadly_features import HELD, made
 from resources.platform import Platform
@@ -29,7 +28,6 @@ from resources.pool.exchange import IN_STORE
 
 pytestmark = [pytest.mark.timeout(3600), pytest.mark.nightly]
 
-FOLDER = REPOSITORY / "deployment" / "kubernetes" / "ray"
 HOLD = "/opt/held"
 """Folder of the nodes, in the workers' pods."""
 DAYS = (2, 5, 1)
@@ -91,8 +89,12 @@ def ray(cluster: ClusterEnvironment, running_servers: Servers, hold: Path) -> It
 
 
 def manifests(team: ClusterEnvironment, hold: Path) -> list[dict[str, Any]]:
-    """Return the manifests with this environment in place of the platform's image, for nodes of two cores."""
-    found: list[dict[str, Any]] = list(yaml.safe_load_all(team.cluster.kubectl("kustomize", str(FOLDER))))
+    """Return the chart's objects with this environment in place of the platform's image, for nodes of two cores."""
+    found = [
+        one
+        for one in chart_objects("Service", "Deployment", "NetworkPolicy")
+        if one["metadata"]["name"] in ("ray-head", "ray-worker", "ray", "runs-to-ray")
+    ]
     for one in found:
         if one["kind"] == "Deployment":
             spec = one["spec"]["template"]["spec"]

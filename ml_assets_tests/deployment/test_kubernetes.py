@@ -1,4 +1,4 @@
-"""Pods of `deployment/kubernetes`: all that runs for long has probes, and a run survives the loss of its pod."""
+"""Pods of the chart in `deployment/helm`: all that runs for long has probes, and a run survives the loss of its pod."""
 
 import logging
 import sys
@@ -9,7 +9,6 @@ from typing import Any
 import dagster as dg
 import pytest
 import yaml
-from dagster._cli.api import api_cli
 from dagster._core.code_pointer import ModuleCodePointer
 from dagster._core.origin import JobPythonOrigin, RepositoryPythonOrigin
 from dagster._core.workspace.context import WorkspaceProcessContext
@@ -18,61 +17,27 @@ from dagster._daemon.cli import create_dagster_daemon_cli
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
 
 from ml_assets.components.sensors.ended_runs import reason_of
-from ml_assets.foundation.checkout import ROOT
+from ml_assets_tests.deployment.chart_objects import pods_of_dagster, settings_of_dagster
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
 from resources.launcher.resource_profile import ResourceProfile
 
-FOLDER = ROOT / "deployment" / "kubernetes"
-HELM: Document = yaml.safe_load((FOLDER / "helm-values.yaml").read_text())
 NAMES = {"webserver", "daemon", "code-location"}
 LOST_NODE = ["node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"]
 WORKER = "dagster-run-"
 
 
-def deployments() -> dict[str, Document]:
-    """The pods of every Deployment of every manifest, by name, but Ray's, which is an option (`test_render`)."""
-    documents = [
-        one
-        for path in sorted(FOLDER.glob("**/*.yaml"))
-        if path.parent.name != "ray"
-        for one in yaml.safe_load_all(path.read_text())
-        if one
+def containers() -> list[Any]:
+    """Return parameters: the container of each pod of Dagster."""
+    return [
+        pytest.param(one, id=name) for name, pod in pods_of_dagster().items() for one in pod["containers"]
     ]
-    found = [one for one in documents if one.get("kind") == "Deployment"]
-    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in found}
-
-
-def of_the_chart() -> dict[str, Document]:
-    """Return the chart's values for the same three."""
-    (code_location,) = HELM["dagster-user-deployments"]["deployments"]
-    return {
-        "webserver": HELM["dagsterWebserver"],
-        "daemon": HELM["dagsterDaemon"],
-        "code-location": code_location,
-    }
-
-
-def settings_of_dagster() -> Document:
-    """The instance's settings."""
-    return yaml.safe_load((FOLDER / "base" / "dagster.yaml").read_text())
-
-
-def probes() -> list[Any]:
-    """Return parameters: origin, and container."""
-    ours = {
-        f"manifest-{name}-{one['name']}": one
-        for name, pod in deployments().items()
-        for one in pod["containers"]
-    }
-    charts = {f"chart-{name}": one for name, one in of_the_chart().items()}
-    return [pytest.param(one, id=name) for name, one in (ours | charts).items()]
 
 
 def test_three_parts_are_deployed() -> None:
-    assert deployments().keys() == of_the_chart().keys() == NAMES
+    assert pods_of_dagster().keys() == NAMES
 
 
-@pytest.mark.parametrize("container", probes())
+@pytest.mark.parametrize("container", containers())
 def test_services_are_restarted_when_they_hang_and_not_while_they_start(
     container: Document,
 ) -> None:
@@ -81,15 +46,11 @@ def test_services_are_restarted_when_they_hang_and_not_while_they_start(
     assert start[how] == live[how]
     assert live["periodSeconds"] * live["failureThreshold"] >= 120, "a busy node is no reason to restart"
     assert start["periodSeconds"] * start["failureThreshold"] >= 300
-    if container in of_the_chart().values():
-        assert start["enabled"], "the chart leaves out a startup probe without this word"
     # A command starts Python: 30 s killed a healthy daemon on a busy node.
     assert live["timeoutSeconds"] >= (300 if how == "exec" else 10)
     match live:
         case {"exec": {"command": ["dagster-daemon", name]}}:
             assert name in create_dagster_daemon_cli().commands
-        case {"exec": {"command": ["dagster", "api", name, "-p", "4000"]}}:
-            assert name in api_cli.commands
         case {"grpc": {"port": 4000, "service": name}}:
             assert name == "DagsterApi"
         case _:
@@ -98,10 +59,8 @@ def test_services_are_restarted_when_they_hang_and_not_while_they_start(
 
 @pytest.mark.parametrize("name", sorted(NAMES))
 def test_a_part_whose_node_is_lost_starts_on_another_soon(name: str) -> None:
-    for tolerations in (deployments()[name]["tolerations"], of_the_chart()[name]["tolerations"]):
-        assert [(one["key"], one["tolerationSeconds"]) for one in tolerations] == [
-            (key, 30) for key in LOST_NODE
-        ]
+    tolerations = pods_of_dagster()[name]["tolerations"]
+    assert [(one["key"], one["tolerationSeconds"]) for one in tolerations] == [(key, 30) for key in LOST_NODE]
 
 
 @pytest.fixture
@@ -213,27 +172,20 @@ def test_a_run_whose_pod_ran_out_of_memory_fails_and_is_not_resumed(
 
 
 def test_pods_of_runs_and_of_trainings_share_a_group() -> None:
-    trainer = {ResourceProfile().run_as_user}
-    run = settings_of_dagster()["run_launcher"]["config"]["run_k8s_config"]["pod_spec_config"][
-        "security_context"
-    ]
-    assert {run["run_as_user"], run["run_as_group"], run["fs_group"]} == trainer
-    chart = HELM["runLauncher"]["config"]["k8sRunLauncher"]["runK8sConfig"]["podSpecConfig"][
-        "securityContext"
-    ]
-    ours = [pod["securityContext"] for pod in deployments().values()]
-    charts = [pod["podSecurityContext"] for pod in of_the_chart().values()]
-    for security in (chart, *ours, *charts):
-        assert {security["runAsUser"], security["runAsGroup"], security["fsGroup"]} == trainer
+    run = settings_of_dagster()["run_launcher"]["config"]["run_k8s_config"]["pod_spec_config"]
+    for pod in (run, *pods_of_dagster().values()):
+        security = pod["securityContext"]
+        groups = {security["runAsUser"], security["runAsGroup"], security["fsGroup"]}
+        assert groups == {ResourceProfile().run_as_user}
 
 
 def test_values_between_steps_lie_where_a_pod_may_write() -> None:
     """Root file systems are read-only, and Dagster's home holds the mounted settings."""
     settings = settings_of_dagster()
     place = Path(settings["local_artifact_storage"]["config"]["base_dir"])
-    run = settings["run_launcher"]["config"]["run_k8s_config"]["container_config"]["volume_mounts"]
-    written = [[Path(one["mount_path"]) for one in run]]
-    for pod in deployments().values():
-        mounts = [one for container in pod["containers"] for one in container["volumeMounts"]]
-        written.append([Path(one["mountPath"]) for one in mounts if not one.get("readOnly")])
-    assert all(any(place.is_relative_to(one) for one in places) for places in written)
+    run = settings["run_launcher"]["config"]["run_k8s_config"]["container_config"]
+    containers = [run, *(one for pod in pods_of_dagster().values() for one in pod["containers"])]
+    for container in containers:
+        mounts = container["volumeMounts"]
+        written = [Path(one["mountPath"]) for one in mounts if not one.get("readOnly")]
+        assert any(place.is_relative_to(one) for one in written)

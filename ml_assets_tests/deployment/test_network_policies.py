@@ -1,13 +1,12 @@
-"""Network policies of `deployment/kubernetes` as the rules that a test cluster loads into its nodes."""
+"""Network policies of the chart in `deployment/helm` as the rules that a test cluster loads into its nodes."""
 
 import re
 from typing import Any
 
 import pytest
-import yaml
 
 from deployment.testbed.cluster.network_policies import PolicyNotSupported, ruleset
-from ml_assets.foundation.checkout import ROOT
+from ml_assets_tests.deployment.chart_objects import chart_objects
 
 TEAM, NODES = "team-a", ["10.88.0.11", "10.88.0.12"]
 PODS = {
@@ -23,10 +22,9 @@ NAMESPACES = [
 ]
 
 
-def shipped(file: str = "base/network.yaml") -> list[dict[str, Any]]:
-    """Return the policies of a team."""
-    text = (ROOT / "deployment" / "kubernetes" / file).read_text()
-    policies = [one for one in yaml.safe_load_all(text) if one["kind"] == "NetworkPolicy"]
+def shipped() -> list[dict[str, Any]]:
+    """Return the policies of a team with Ray and metrics."""
+    policies = chart_objects("NetworkPolicy")
     for one in policies:
         one["metadata"]["namespace"] = TEAM
     return policies
@@ -69,7 +67,7 @@ def test_workers_connect_to_workers_only() -> None:
 def test_runs_reach_the_head_of_ray_and_workers_of_trainings_do_not() -> None:
     """A client of Ray runs code with the team's credentials."""
     head = pod("10.88.1.7", {"app": "ray-head", "ml-assets/ray": "member"})
-    found = chains([*shipped(), *shipped("ray/ray.yaml")], head)
+    found = chains(shipped(), head)
     assert [rule for rule in found["ingress_10_88_1_7"] if "10001" in rule and "10.88.2.4" in rule]
     assert not any("10.88.1.4" in rule for rule in found["ingress_10_88_1_7"])
     towards = {name for name, rules in found.items() if any("10.88.1.7" in rule for rule in rules)}

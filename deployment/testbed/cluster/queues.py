@@ -1,7 +1,7 @@
 """Kueue on a running cluster: queues with quotas, through which trainings get nodes.
 
 Here: its image, its own manifests with the few changes for a machine without a registry, and its readiness check. The
-queues are in `deployment/kubernetes/queues`, or in a test.
+queues are in the chart of `deployment/helm`, or in a test.
 """
 
 import hashlib

@@ -1,11 +1,10 @@
-"""A team whose whole platform runs in pods: `deployment/kubernetes/teams/example`, copied and filled in by its page.
+"""A team whose whole platform runs in pods: the Helm chart with `team-example.yaml`, copied and filled in by its page.
 
 Here: the steps of `docs/how-to/kubernetes.md`, as a platform engineer follows them, and what a test asks of the pods.
 Addresses, digests, Secrets and the open ports of the servers are the only changes. Not here: the images.
 """
 
 import json
-import shutil
 import subprocess
 import urllib.parse
 from collections.abc import Iterator, Mapping, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 import boto3
 import yaml
 
+from deployment.render import EXAMPLE
 from deployment.testbed.cluster import cluster_record
 from deployment.testbed.cluster.cluster_layout import API_PORT
 from deployment.testbed.cluster.commands import CommandFailed
@@ -31,11 +31,11 @@ from ml_assets_tests.cluster.cluster_environment import (
     ClusterEnvironment,
     waited_for,
 )
+from ml_assets_tests.cluster.helm import install, make_namespace
 from ml_assets_tests.cluster.platform.newest_week import KEY
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.launcher.kubernetes.attempt_objects import MANAGED
 
-EXAMPLE = "team-example"
 PARTS = ("webserver", "daemon", "code-location")
 CREDENTIALS = "ml-assets-credentials"
 SECRETS = {
@@ -227,24 +227,24 @@ def team_in_pods(
     own = ClusterEnvironment(cluster.cluster, name, cluster.s3_endpoint_url)
     variables = _variables(own, servers, folder, trainer)
     team = TeamInPods(own, variables)
-    made = _filled_in(own, folder, variables, platform, [*servers.record.ports.values()])
-    whole = cluster.cluster.kubectl
-    whole("create", "namespace", name)
+    values = folder / "team.yaml"
+    ports = [*servers.record.ports.values()]
+    values.write_text(yaml.safe_dump(_values(own, variables, trainer, platform, ports)))
+    make_namespace(own)
     try:
         for secret, names in SECRETS.items():
-            values = [f"--from-literal={one}={variables[one]}" for one in names]
-            own.kubectl("create", "secret", "generic", secret, *values)
-        whole("apply", "--kustomize", str(made))
+            literals = [f"--from-literal={one}={variables[one]}" for one in names]
+            own.kubectl("create", "secret", "generic", secret, *literals)
         try:
+            install(own, f"--values={values}")
             own.kubectl(
                 "wait", "--for=condition=Available", "deployment", "--all", "--timeout=15m", seconds=920
             )
         except CommandFailed as error:
             raise AssertionError(team.about()) from error
-        team.command("lake", "init")
         yield team
     finally:
-        whole("delete", "namespace", name, "--wait=false")
+        cluster.cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def _variables(
@@ -264,34 +264,18 @@ def _variables(
     }
 
 
-def _filled_in(
-    cluster: ClusterEnvironment, folder: Path, variables: Mapping[str, str], platform: str, ports: list[int]
-) -> Path:
-    """Copy the manifests and fill in the team's folder; return it. `ports`: the servers' own, on this machine."""
-    manifests = folder / "kubernetes"
-    shutil.copytree(REPOSITORY / "deployment" / "kubernetes", manifests)
-    team = manifests / "teams" / cluster.namespace
-    shutil.copytree(manifests / "teams" / "example", team)
-    file = team / "kustomization.yaml"
-    content = yaml.safe_load(file.read_text().replace(EXAMPLE, cluster.namespace))
-    (settings,) = content["configMapGenerator"]
-    named = [one.partition("=")[0] for one in settings["literals"]]
-    settings["literals"] = [f"{name}={variables[name]}" for name in named]
-    image, _, tag = platform.rpartition(":")
-    content["images"] = [{"name": "ml-assets-platform", "newName": image, "newTag": tag}]
+def _values(
+    cluster: ClusterEnvironment, variables: Mapping[str, str], trainer: str, platform: str, ports: list[int]
+) -> dict[str, Any]:
+    """Return the example's values, filled in. `ports`: the servers' own, on this machine."""
+    values = yaml.safe_load((REPOSITORY / EXAMPLE).read_text())
+    values["images"] = {"platform": platform, "trainer": trainer}
+    values["settings"] = {name: variables[name] for name in values["settings"]}
     # The servers, the name service and the API server are processes of this machine, behind ports of one address.
-    address = cluster.cluster.layout.address
+    machine = [f"{cluster.cluster.layout.address}/32"]
     reached = [int(cluster.cluster.address_for_pods(port).rpartition(":")[2]) for port in ports]
-    rule = {
-        "to": [{"ipBlock": {"cidr": f"{address}/32"}}],
-        "ports": [
-            {"protocol": "UDP", "port": 53},
-            *({"protocol": "TCP", "port": port} for port in (53, API_PORT, *sorted(reached))),
-        ],
+    values["network"] = {
+        "servers": {"addresses": machine, "ports": [API_PORT, *sorted(reached)]},
+        "dns": {"namespaces": [], "addresses": machine},
     }
-    narrowed = [{"op": "replace", "path": "/spec/egress", "value": [rule]}]
-    content["patches"].append(
-        {"target": {"kind": "NetworkPolicy", "name": "servers"}, "patch": json.dumps(narrowed)}
-    )
-    file.write_text(yaml.safe_dump(content))
-    return team
+    return values

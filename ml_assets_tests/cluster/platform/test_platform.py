@@ -1,4 +1,4 @@
-"""The platform itself in pods, from the manifests of `teams/example` and the real images, on real servers: a click, a
+"""The platform itself in pods, from the Helm chart and the real images, on real servers: a click, a
 tick of a schedule, and the loss of the node under webserver and daemon each end in a registered model.
 """
 

@@ -1,4 +1,4 @@
-"""Kueue on the cluster these tests run against, and queues as `deployment/kubernetes/queues` has them.
+"""Kueue on the cluster these tests run against, and queues as the chart has them.
 
 `make test-queues` runs them: they install Kueue and simulated nodes, which the tests beside do without.
 """
@@ -10,10 +10,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import pytest
+import yaml
 
 from deployment.testbed.cluster import queues
-from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
-from ml_assets_tests.cluster.launched_job import LaunchedJob, manifest
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment
+from ml_assets_tests.cluster.launched_job import LaunchedJob
+from ml_assets_tests.deployment.chart_objects import chart_objects
 from resources.job.job import TrainingResult
 from resources.launcher.resource_profile import ResourceProfile
 
@@ -33,7 +35,8 @@ def managed(cluster: ClusterEnvironment) -> ClusterEnvironment:
 def queue(managed: ClusterEnvironment, tidy: ClusterEnvironment) -> Iterator[MakeQueue]:
     """Makes a team's queue with a quota of `cpu`, borrowing from others of `cohort`; answers the queue's name. Gone
     afterwards."""
-    flavor, team, local = manifest("queues.yaml", "queues")
+    flavor = yaml.safe_load((REPOSITORY / "deployment" / "helm" / "any-node.yaml").read_text())
+    (team,), (local,) = chart_objects("ClusterQueue"), chart_objects("LocalQueue")
     made: list[dict[str, Any]] = []
 
     def make(name: str, cohort: str | None = None, **quota: str) -> str:

@@ -67,7 +67,7 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     if place.is_hopeless:
         return Unschedulable(
             f"queue {queue} never admits the training: {place.waits_for}. Correct resources.queue, request "
-            "less in resources (nodes, gpus, cpu, memory), or change the queue (deployment/kubernetes/queues)"
+            "less in resources (nodes, gpus, cpu, memory), or change the quota (deployment/helm)"
         )
     return None
 

@@ -88,7 +88,7 @@ class Cluster:
         except _Absent as error:
             raise ClusterRefused(
                 f"cannot create objects in namespace {self.namespace} of {self.where} ({error}): create the namespace "
-                "(deployment/kubernetes), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
+                "(deployment/helm), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
             ) from error
 
     def get(self, kind: Kind, name: str) -> Document | None:
@@ -278,7 +278,7 @@ class Cluster:
     def _not_let(self, error: Exception) -> ClusterRefused:
         return ClusterRefused(
             f"{self.where} denied access ({_said(error)}): check the kubeconfig's credentials and bind "
-            f"the launcher's role in namespace {self.namespace} (deployment/kubernetes); "
+            f"the launcher's role in namespace {self.namespace} (deployment/helm); "
             "ml-assets doctor lists each permission"
         )
 

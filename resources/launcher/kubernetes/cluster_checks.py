@@ -59,7 +59,7 @@ def _rights(cluster: Cluster) -> str:
     if lacking:
         raise ClusterRefused(
             f"in namespace {cluster.namespace} this account may not {', '.join(lacking)}: bind the launcher's role "
-            "(deployment/kubernetes) to it"
+            "(deployment/helm) to it"
         )
     return f"all {len(NEEDED)} permissions that a launcher needs in {cluster.namespace}"
 
