@@ -145,7 +145,9 @@ class ResourceProfile(_Part):
     pull_secrets: tuple[Name, ...] = ()
     """Secrets with the credentials of an image registry."""
     service_account: Name | None = Field(default=None, examples=["trainer"])
-    """Service account of the pods. Its token is not mounted, but registries and clouds may grant rights to its name."""
+    """Service account of the pods. Its token is not mounted, but registries and clouds may grant rights to its name.
+    With it, the pods need no keys of S3 in a Secret.
+    """
     run_as_user: int = Field(default=65532, ge=1)
     """Numeric user and group of the workers, never root."""
     queue: Name | None = None

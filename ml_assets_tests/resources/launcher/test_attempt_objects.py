@@ -74,6 +74,12 @@ def test_pods_get_addresses_and_their_keys_by_reference_only() -> None:
     }
 
 
+def test_keys_are_optional_for_pods_that_a_cloud_may_know() -> None:
+    told = environment(ResourceProfile(service_account="trainer"))
+    for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        assert told[key] == {"secretKeyRef": {"name": "ml-assets-s3", "key": key, "optional": True}}
+
+
 def test_pods_are_told_how_many_shards_may_lie_there_at_once() -> None:
     assert "TRAINING_SHARD_CACHE" not in environment(ResourceProfile())
     told = environment(ResourceProfile(scratch="10Gi", shard_cache="4Gi"))

@@ -280,10 +280,12 @@ def _environment(
         values["TRAINING_SHARD_CACHE"] = str(bytes_of(profile.shard_cache))
     if s3_endpoint_url is not None:
         values["AWS_ENDPOINT_URL"] = s3_endpoint_url.reveal()
+    # A cloud may know the pods by their service account; else a missing key is found before a container starts.
+    has_identity = profile.service_account is not None
     return [
         *({"name": key, "value": value} for key, value in values.items()),
-        _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID"),
-        _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY"),
+        _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID", optional=has_identity),
+        _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY", optional=has_identity),
         _from_secret(settings.s3_secret, "AWS_SESSION_TOKEN", optional=True),
         _from_secret(settings.s3_secret, "AWS_DEFAULT_REGION", optional=True),
     ]
