@@ -16,8 +16,8 @@ def make_namespace(team: ClusterEnvironment) -> None:
 
 
 def install(team: ClusterEnvironment, *options: str) -> None:
-    """Install the chart in the team's namespace. Raise `CommandFailed`."""
-    helm(team, "install", RELEASE, str(REPOSITORY / CHART), "--timeout=15m", *options)
+    """Install the chart in the team's namespace, or change it. Raise `CommandFailed`."""
+    helm(team, "upgrade", "--install", RELEASE, str(REPOSITORY / CHART), "--timeout=15m", *options)
 
 
 def helm(team: ClusterEnvironment, *words: str) -> str:

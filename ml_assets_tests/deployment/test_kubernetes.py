@@ -15,9 +15,12 @@ from dagster._core.workspace.context import WorkspaceProcessContext
 from dagster._core.workspace.load_target import EmptyWorkspaceTarget
 from dagster._daemon.cli import create_dagster_daemon_cli
 from dagster._daemon.monitoring.run_monitoring import execute_run_monitoring_iteration
+from kubernetes.utils.quantity import parse_quantity
 
+from deployment.render import CHART
 from ml_assets.components.sensors.ended_runs import reason_of
-from ml_assets_tests.deployment.chart_objects import pods_of_dagster, settings_of_dagster
+from ml_assets.foundation.checkout import ROOT
+from ml_assets_tests.deployment.chart_objects import chart_objects, pods_of_dagster, settings_of_dagster
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer, Document, serving
 from resources.launcher.resource_profile import ResourceProfile
 
@@ -177,6 +180,19 @@ def test_pods_of_runs_and_of_trainings_share_a_group() -> None:
         security = pod["securityContext"]
         groups = {security["runAsUser"], security["runAsGroup"], security["fsGroup"]}
         assert groups == {ResourceProfile().run_as_user}
+
+
+@pytest.mark.parametrize("resource", ["cpu", "memory", "ephemeral-storage"])
+def test_the_platforms_quota_has_room_for_all_its_pods(resource: str) -> None:
+    """Also with Ray and as many runs as Dagster starts at once; else it would use the trainings' quota."""
+    values = yaml.safe_load((ROOT / CHART / "values.yaml").read_text())
+    share = values["quota"]["resources"][resource]
+    run = settings_of_dagster()["run_launcher"]["config"]["run_k8s_config"]["container_config"]
+    containers = [run] * values["runs"]["mostAtOnce"]
+    for one in chart_objects("Deployment"):
+        containers += one["spec"]["template"]["spec"]["containers"] * one["spec"]["replicas"]
+    needed = sum(parse_quantity(one["resources"]["requests"][resource]) for one in containers)
+    assert needed <= parse_quantity(f"{share['platform']}{share.get('unit', '')}")
 
 
 def test_values_between_steps_lie_where_a_pod_may_write() -> None:
