@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from deployment.render import EXAMPLE
-from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, pod
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, pod
 from ml_assets_tests.cluster.helm import install, make_namespace
 from ml_assets_tests.deployment.chart_objects import settings_of_dagster
 from resources.launcher.kubernetes.cluster_checks import NEEDED
@@ -25,7 +25,7 @@ def team(cluster: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
     """The example team, installed; its images are nowhere, so nothing of it starts."""
     team = ClusterEnvironment(cluster.cluster, f"team-{cluster.namespace}", cluster.s3_endpoint_url)
     make_namespace(team)
-    install(team, f"--values={EXAMPLE}", "--set=prepare=false")
+    install(team, f"--values={REPOSITORY / EXAMPLE}", "--set=prepare=false")
     yield team
     cluster.cluster.kubectl("delete", "namespace", team.namespace, "--wait=false")
 

@@ -1,12 +1,18 @@
 """Trainings that go through real queues: who waits and says so, who gives way and goes on, who would wait in vain."""
 
+import json
 import secrets
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import pytest
+import yaml
 
-from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
+from deployment.render import EXAMPLE
+from deployment.testbed.cluster.commands import CommandFailed
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.helm import RELEASE, helm, install, make_namespace
 from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
 from resources.job.errors import Unschedulable
@@ -158,3 +164,39 @@ def test_a_training_that_waits_is_cancelled_at_once(launching: Launch, queue: Ma
 
 class _Cancelled(BaseException):
     """Interruption of a launcher, like that at the end of a run."""
+
+
+def test_a_team_with_a_queue_starts_no_training_beside_it(managed: ClusterEnvironment) -> None:
+    """The chart's admission policy; what it installs for the queue is accepted by Kueue."""
+    team = ClusterEnvironment(managed.cluster, f"team-{managed.namespace}", managed.s3_endpoint_url)
+    managed.apply(yaml.safe_load((REPOSITORY / "deployment" / "helm" / "any-node.yaml").read_text()))
+    make_namespace(team)
+    install(team, f"--values={REPOSITORY / EXAMPLE}", "--set=queue.enabled=true,prepare=false")
+    try:
+        refused: list[str] = []
+
+        def is_refused() -> bool:
+            try:
+                team.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(idle_job("free")))
+            except CommandFailed as error:
+                refused.append(str(error))
+            return bool(refused)
+
+        waited_for(is_refused, "the policy to be in force", 60)
+        assert "resources: {queue: trainings}" in refused[-1]
+        queued = idle_job("queued", {"kueue.x-k8s.io/queue-name": "trainings"})
+        team.kubectl("create", "--dry-run=server", "--filename=-", stdin=json.dumps(queued))
+    finally:
+        helm(team, "uninstall", RELEASE)
+        managed.cluster.kubectl("delete", "namespace", team.namespace, "--wait=false")
+
+
+def idle_job(name: str, labels: Mapping[str, str] | None = None) -> dict[str, Any]:
+    """Return the Job of a training whose pod would do nothing."""
+    container = {"name": "trainer", "image": "none", "command": ["true"]}
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": name, "labels": {"app.kubernetes.io/managed-by": "ml-assets", **(labels or {})}},
+        "spec": {"template": {"spec": {"restartPolicy": "Never", "containers": [container]}}},
+    }
