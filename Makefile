@@ -100,7 +100,7 @@ test-cluster: setup ## every test on a real Kubernetes cluster of two nodes; nee
 test-queues: setup ## queues with quotas (Kueue) on that cluster, and a job of 1,000 workers on simulated nodes (KWOK)
 	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/queues JOBS=0 deployment/test-cluster.sh $(ARGS)
 
-test-platform: setup ## webserver, daemon, code location, runs and trainers in pods of that cluster, from the shipped manifests
+test-platform: setup ## webserver, daemon, code location, runs and trainers in pods of that cluster, from the Helm chart
 	@VENV=$(VENV) TESTS=ml_assets_tests/cluster/platform JOBS=0 deployment/test-cluster.sh $(ARGS)
 
 cluster-up: setup ## start two nodes on this machine, built first if needed; prints its KUBECONFIG
@@ -144,7 +144,7 @@ format: setup ## rewrite in house style
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-render: setup ## write the files in git that are made from others: Dagster's settings, the reference, the measured claims
+render: setup ## write the files in git that are made from others: the reference, measured claims, the chart (ARGS=--chart with Helm)
 	@$(BIN)/python -m deployment.render $(ARGS)
 
 lock: setup ## resolve the packages again; keeps pins that still fit (ARGS=--upgrade for newest)
