@@ -22,8 +22,10 @@ from ml_assets.components.metadata import (
     COUNTED_DRIFT,
     DAYS_BEGIN_IN,
     EVALUATED_SLICES,
+    IN_PROGRESS,
     LABEL_IS_CLASS,
     NAMED_COLUMNS,
+    PARTITION,
     TRAINS,
 )
 from ml_assets.components.pipeline_steps import (
@@ -240,7 +242,7 @@ def nightly_training(
 ) -> dg.ScheduleDefinition:
     """Return the schedule that trains the newest complete partition of the source.
 
-    A tick skips, with the reason, if that partition is trained already.
+    A tick skips, with the reason, if that partition is trained already, or if a run of an earlier tick trains it.
     """
     evaluation = stage_key(spec, EVALUATION)
     latest = resolve_latest(schedule.latest)
@@ -267,6 +269,9 @@ def nightly_training(
             return dg.SkipReason(
                 f"nothing new: {spec.name} {complete[-1]} is trained, and the latest day of the source is {day}"
             )
+        under_way = dg.RunsFilter(job_name=job_name, tags={PARTITION: complete[-1]}, statuses=[*IN_PROGRESS])
+        if context.instance.get_runs_count(under_way):
+            return dg.SkipReason(f"{spec.name} {complete[-1]} is being trained by a run of an earlier tick")
         return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])
 
     return tick

@@ -12,7 +12,7 @@ from dagster._core.execution.backfill import PartitionBackfill
 from dagster._core.execution.execute_in_process_result import ExecuteInProcessResult
 
 from ml_assets.components import Dataset
-from ml_assets.components.metadata import ASKED_BY, RANGE_END, RANGE_START, declared_tables
+from ml_assets.components.metadata import ASKED_BY, PARTITION, RANGE_END, RANGE_START, declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream
 from ml_assets.data.tables.user_code import LatestMisdeclared
 from ml_assets_tests.components.clock import clock_ahead
@@ -264,6 +264,17 @@ def test_the_nightly_tick_trains_the_sources_latest_day_once(
     request = _tick(installation)
     assert isinstance(request, dg.RunRequest)
     assert request.partition_key == "2024-02-01"
+
+    trains = installation.instance.create_run_for_job(
+        installation.defs.resolve_job_def(f"train_{MODEL}"),
+        status=dg.DagsterRunStatus.STARTED,
+        tags={PARTITION: "2024-02-01"},
+    )
+    meanwhile = _tick(installation)
+    assert isinstance(meanwhile, dg.SkipReason)
+    assert "being trained by a run of an earlier tick" in (meanwhile.skip_message or "")
+    installation.instance.report_run_canceled(trains)
+    assert isinstance(_tick(installation), dg.RunRequest)
 
     installation.instance.report_runless_asset_event(
         dg.AssetMaterialization(key_of(f"{MODEL}/evaluation"), partition="2024-02-01")
