@@ -1,5 +1,7 @@
 """The model card: declared words, measured figures, and limits that nobody has to write down."""
 
+from dataclasses import replace
+
 import pytest
 
 from ml_assets.foundation.reports.page import Bullets, Chapter, Grid, WrittenPage
@@ -37,6 +39,19 @@ def test_declared_words_and_measured_limits_are_on_it(report: Report) -> None:
     assert limits[0] == "2013 only."
     assert any("at least 0.9900, missed" in one for one in limits), "a failed gate is a limit"
     assert any("carrier=HA (" in one and "100 rows" in one for one in limits)
+
+
+def test_a_model_without_an_error_says_so_in_card_and_report(case: HoldoutCase, report: Report) -> None:
+    """A leak looks like that, and whoever relies on the model reads the card or the report first."""
+    labels = case.holdout["label"].to_numpy()
+    perfect = make_report(replace(case, challenger=0.1 + 0.8 * labels), None)
+    page = model_card(perfect)
+    assert "No error on the holdout, as with a leak" in page.headline
+    (warning,) = [one for one in _items(page, "Limits") if "makes no error" in one]
+    assert f"on the {len(labels):,} rows of the holdout" in warning
+    assert "ml-assets leaktest" in warning
+    assert warning in render(perfect)
+    assert "no error" not in render(report).lower()
 
 
 def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:

@@ -74,6 +74,36 @@ def test_one_rule(gate: dict[str, Any], better_by: float, half: float, status: s
     assert decision(gate, cells=[cell(better_by, half)]).status == status
 
 
+@pytest.mark.parametrize(
+    ("better_by", "at_least", "said"),
+    [
+        (
+            0.30,
+            0.9,
+            "Blessed: 1 rule passed. No error on the holdout, as with a leak: ml-assets leaktest TABLE.",
+        ),
+        (
+            0.29996,
+            0.9,
+            "Blessed: 1 rule passed. No error on the holdout, as with a leak: ml-assets leaktest TABLE.",
+        ),
+        (0.2999, 0.9, "Blessed: 1 rule passed."),
+        (0.29, 0.9, "Blessed: 1 rule passed."),
+    ],
+)
+def test_a_model_without_an_error_is_blessed_with_a_warning(
+    better_by: float, at_least: float, said: str
+) -> None:
+    """A score that a report prints as 1.0000."""
+    found = decision({"at_least": at_least}, cells=[cell(better_by, 0.0)])
+    assert (found.status, found.summary) == ("blessed", said)
+
+
+def test_a_holdout_of_one_label_is_no_sign_of_a_leak() -> None:
+    of_one_label = replace(cell(0.30, 0.0), has_one_label=True)
+    assert "leak" not in decision({"at_least": 0.9}, cells=[of_one_label]).summary
+
+
 def test_asking_for_more_confidence_can_undecide() -> None:
     gate = {"better_than": "champion"}
     assert decision(gate, cells=[cell(0.02, 0.017)]).status == "blessed"

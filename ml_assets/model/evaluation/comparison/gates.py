@@ -95,7 +95,30 @@ def decide(
             else _check_gate(gate, spec, cells, champion, guess)
         )
     ]
-    return _conclude(rules, champion, spec)
+    decided = _conclude(rules, champion, spec)
+    if not _is_flawless(spec, cells):
+        return decided
+    return decided.model_copy(update={"summary": f"{decided.summary} {sentences.AS_WITH_A_LEAK}"})
+
+
+_PRINTED_AS_ONE = 1 - 5e-5
+"""Least score that a report prints as 1.0000."""
+_OF_FIRST_PLACES = ("mrr", "recall")
+"""Scores of lists that are 1 for an order with errors behind the first places."""
+
+
+def _is_flawless(spec: EvaluationSpec, cells: Sequence[Cell]) -> bool:
+    """Return True if a score of the challenger is perfect on the whole holdout, as of a model that knows the label."""
+    whole = next((cell for cell in cells if cell.slice is None), None)
+    if whole is None or whole.has_one_label:
+        return False
+    scores = (
+        one.name
+        for one in metrics_of(spec.objective)
+        if one.higher_is_better and one.highest == 1 and one.needs_skill and one.name not in _OF_FIRST_PLACES
+    )
+    measured = (whole.estimates.get(("challenger", name)) for name in scores)
+    return any(one is not None and one.value >= _PRINTED_AS_ONE for one in measured)
 
 
 def _against_baseline(spec: EvaluationSpec, why: str) -> list[Gate]:

@@ -115,6 +115,19 @@ def change_rule(
     return explanation, needed
 
 
+AS_WITH_A_LEAK = "No error on the holdout, as with a leak: ml-assets leaktest TABLE."
+
+
+def no_error(evaluation: Evaluation) -> str:
+    """Return the warning about a challenger without an error on the whole holdout; empty for any other."""
+    if AS_WITH_A_LEAK not in evaluation.decision.summary:
+        return ""
+    return (
+        f"The model makes no error on the {evaluation.rows:,} rows of the holdout. A real label is rarely so clear: "
+        "look for a column that is known only with the label (ml-assets leaktest TABLE) before you rely on the model."
+    )
+
+
 def comparator_of(evaluation: Evaluation) -> Comparator:
     """Return the challenger's main comparator: the champion if it was measured here, otherwise the baseline."""
     return "champion" if "champion" in evaluation.overall.improvements else "baseline"
@@ -123,6 +136,8 @@ def comparator_of(evaluation: Evaluation) -> Comparator:
 def plain_findings(evaluation: Evaluation) -> list[str]:
     """Return one sentence per comparator with the result of the comparison, for someone who reads nothing else."""
     found: list[str] = []
+    if warning := no_error(evaluation):
+        found.append(warning)
     if evaluation.champion_cannot_score:
         found.append(f"The challenger is not compared with the champion: {evaluation.champion_cannot_score}.")
     for comparator, improvements in evaluation.overall.improvements.items():

@@ -203,6 +203,8 @@ def _limits(report: Report, release: Release | None) -> Iterator[str]:
     yield from report.model.card.limits
     if release is not None:
         yield from release.objections
+    if warning := sentences.no_error(evaluation):
+        yield warning
     if evaluation.decision.status != "blessed":
         yield from evaluation.decision.reasons
     if report.splits:
