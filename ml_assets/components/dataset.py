@@ -12,7 +12,7 @@ import dagster as dg
 
 from ml_assets.components.assets.table import RunRows, TableRun, table_asset
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.metadata import RANGE_END, RANGE_START
+from ml_assets.components.metadata import IN_PROGRESS, PARTITION, RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
@@ -93,8 +93,9 @@ def _noting_older_marks(run: TableRun, table: str, incoming: Iterable[Incoming])
 def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
     """Return the sensor that asks the source for its latest day and requests partitions that are new or not usable.
 
-    After `retry_seconds` it requests partitions again that failed, were rejected or are missing. It also requests
-    partitions whose rows changed at the source (`SourceReader.look`), until they were read.
+    After `retry_seconds` it requests partitions again that failed, were rejected or are missing, unless a run in
+    progress makes them. It also requests partitions whose rows changed at the source (`SourceReader.look`), until they
+    were read.
     """
     watch = spec.source.watch
     if watch is None:
@@ -148,6 +149,9 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         at = now.timestamp()
         asked = {key: before for key, before in asked.items() if key in lacking}
         due = sorted(key for key in lacking if tick.seconds_since(asked.get(key)) >= watch.retry_seconds)
+        if due:  # a run may wait longer for its place than the sensor for its retry
+            made = list(_in_progress(tick.context.instance, key))
+            due = [one for one in due if not any(first <= one <= last for first, last in made)]
         asked |= dict.fromkeys(due, at)
         retries = [datetime.fromtimestamp(before + watch.retry_seconds, UTC) for before in asked.values()]
         again_at = min([*retries, *filter(None, closes)])
@@ -167,6 +171,14 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
         is_running=watch.enabled,
         description=f"Asks the source of {table} for its latest {unit} and requests new or unusable partitions.",
     )
+
+
+def _in_progress(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Iterator[tuple[str, str]]:
+    """Yield the first and last partition of `asset` that each run makes, or will make once it starts."""
+    for run in instance.get_runs(dg.RunsFilter(statuses=[*IN_PROGRESS])):
+        first = run.tags.get(RANGE_START) or run.tags.get(PARTITION)
+        if first is not None and asset in (run.asset_selection or ()):
+            yield first, run.tags.get(RANGE_END) or first
 
 
 def rechecked(spec: DatasetSpec, present: Sequence[str]) -> frozenset[str]:

@@ -206,6 +206,16 @@ def test_failed_and_rejected_days_are_requested_again_after_a_while(
     later = _ask_an_hour_later(installation, soon.cursor)
     assert _ranges(later) == [(second, second), (fourth, fourth)]
     assert not _ask_an_hour_later(installation, later.cursor).run_requests
+    waits = installation.instance.create_run_for_job(
+        installation.defs.resolve_implicit_global_asset_job_def(),
+        status=dg.DagsterRunStatus.STARTED,
+        tags={RANGE_START: first, RANGE_END: second},
+        asset_selection=frozenset({key_of(READINGS)}),
+    )
+    busy = _ask_an_hour_later(installation, later.cursor, hours=2)
+    assert _ranges(busy) == [(fourth, fourth)], "a run in progress makes the second day"
+    installation.instance.report_run_canceled(waits)
+    assert _ranges(_ask_an_hour_later(installation, busy.cursor, hours=2)) == [(second, second)]
 
     source.mend()
     source.latest = FIRST + timedelta(4)
