@@ -41,13 +41,15 @@ def build_defs(
     platform: Platform | None = None,
     tree: PipelineTree | None = None,
     only: Sequence[str] = (),
+    automation_seconds: int = 30,
 ) -> dg.Definitions:
     """Return all definitions, with the platform that `settings` (by default the environment) select.
 
     `tree` keeps the components that a command read before. `only` are names of models and tables: then the definitions
-    are theirs and those of all tables behind them. Tests pass `components` instead of the files of the defs
-    folder, and a `platform` to inspect afterwards. Raises `DeclarationRefused` with one line per fault in the files of
-    the defs folder, and for a name in `only` that no `defs.yaml` declares.
+    are theirs and those of all tables behind them. A replay and tests pass `components` instead of the files of the
+    defs folder, and a `platform` to inspect afterwards. `automation_seconds`: time between two evaluations of the
+    automation conditions. Raises `DeclarationRefused` with one line per fault in the files of the defs folder, and for
+    a name in `only` that no `defs.yaml` declares.
     """
     single: SingleComponents | None = None
     if components is None:
@@ -77,6 +79,7 @@ def build_defs(
                     "automation",
                     target=dg.AssetSelection.all(),
                     default_status=dg.DefaultSensorStatus.RUNNING,
+                    minimum_interval_seconds=automation_seconds,
                 ),
             ],
         ),

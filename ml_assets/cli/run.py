@@ -31,11 +31,36 @@ if TYPE_CHECKING:
 
 @click.command("demo")
 @click.option("--json", "as_json", is_flag=True, help="Print the results as a JSON object on the last line.")
-def demo(as_json: bool) -> None:
-    """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register."""
-    from ml_assets.cli import demo as work
+@click.option(
+    "--replay",
+    metavar="DAYS",
+    help="Replay past days instead, such as 14d, one after another under Dagster's pages and daemon, in a home of its "
+    "own.",
+)
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    help="Port of the pages of a replay. Default: 3000, or the next free one.",
+)
+@click.option("--stay", is_flag=True, help="After the last day of a replay, serve the pages until Ctrl-C.")
+def demo(as_json: bool, replay: str | None, port: int | None, stay: bool) -> None:
+    """Ingest 365 days of flights and weather, build features, train with two processes, evaluate, register.
 
-    work.demo(as_json)
+    With `--replay`, days of the winter of 2013 come one after another, once the day before was handled. Sensors and a
+    schedule run by themselves. Some days are damaged on purpose; each event that matters is a line with an address.
+    """
+    if replay is None:
+        from ml_assets.cli import demo as work
+
+        if port is not None or stay:
+            raise Problem("--port and --stay are for a replay: add --replay 14d, or leave them out")
+        work.demo(as_json)
+    else:
+        from ml_assets.cli import replay as shown
+
+        if as_json:
+            raise Problem("--json is for the demo without --replay: leave one of them out")
+        shown.replay(replay, port, stays=stay)
 
 
 @click.command("plan")

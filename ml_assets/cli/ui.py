@@ -8,8 +8,8 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -66,16 +66,17 @@ def ui(port: int, only: tuple[str, ...]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
-    with _started(port, url, logs, only) as processes:
-        while not _answers(url) and not stop.wait(POLL_SECONDS):
-            _require_running(processes, logs)
+    # Runs write links to these pages into commits and records.
+    environment = {"ML_ASSETS_UI_URL": url} | ({"ML_ASSETS_ONLY": json.dumps(only)} if only else {})
+    with pages_and_daemon(port, logs, ROOT / "workspace.yaml", os.environ | environment) as processes:
+        wait_for_pages(url, processes, logs, stop)
         news = RunNews(project.instance, datetime.now(UTC))
         if not stop.is_set():
             say(
                 f"ready: {url} (home {project.settings.home}); logs {logs}/ui-*.log; Ctrl-C stops pages and daemon"
             )
         while not stop.wait(POLL_SECONDS):
-            _require_running(processes, logs)
+            require_running(processes, logs)
             _tell(news)
 
 
@@ -85,20 +86,19 @@ def _tell(news: "RunNews") -> None:
 
 
 @contextmanager
-def _started(
-    port: int, url: str, logs: Path, only: Sequence[str]
+def pages_and_daemon(
+    port: int, logs: Path, workspace_file: Path, environment: Mapping[str, str], *, with_runs: bool = False
 ) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
-    """Start pages and daemon, and end them after the block."""
-    workspace = ["-w", str(ROOT / "workspace.yaml")]
+    """Start pages and daemon, and end them after the block. `with_runs`: kill code servers and runs with them, at once.
+
+    What they say goes to log files in the folder `logs`. Yields name → process.
+    """
+    workspace = ["-w", str(workspace_file)]
     webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
     commands = {
         "webserver": [*webserver, *workspace],
         "daemon": [str(Path(sys.executable).with_name("dagster-daemon")), "run", *workspace],
     }
-    # Runs write links to these pages into commits and records.
-    environment = os.environ | {"ML_ASSETS_UI_URL": url}
-    if only:
-        environment["ML_ASSETS_ONLY"] = json.dumps(only)
     processes: dict[str, subprocess.Popen[bytes]] = {}
     try:
         for name, line in commands.items():
@@ -106,7 +106,7 @@ def _started(
                 processes[name] = subprocess.Popen(
                     line,
                     cwd=ROOT,
-                    env=environment,
+                    env={**environment},
                     stdin=subprocess.DEVNULL,
                     stdout=log,
                     stderr=subprocess.STDOUT,
@@ -126,10 +126,21 @@ def _started(
                 process.wait(timeout=max(0.0, deadline - time.monotonic()))
             except subprocess.TimeoutExpired:
                 process.kill()
+            if with_runs:
+                with suppress(ProcessLookupError):  # each leads the group of all that it started
+                    os.killpg(process.pid, signal.SIGKILL)
 
 
 def _log(logs: Path, name: str) -> Path:
     return logs / f"ui-{name}.log"
+
+
+def wait_for_pages(
+    url: str, processes: Mapping[str, subprocess.Popen[bytes]], logs: Path, stop: threading.Event
+) -> None:
+    """Return when the pages answer, or `stop` is set. Raises `Problem` if a process ended."""
+    while not _answers(url) and not stop.wait(POLL_SECONDS):
+        require_running(processes, logs)
 
 
 def _answers(url: str) -> bool:
@@ -140,7 +151,7 @@ def _answers(url: str) -> bool:
         return False
 
 
-def _require_running(processes: Mapping[str, subprocess.Popen[bytes]], logs: Path) -> None:
+def require_running(processes: Mapping[str, subprocess.Popen[bytes]], logs: Path) -> None:
     """Raise `Problem` with the last lines of a process that ended."""
     for name, process in processes.items():
         if process.poll() is not None:

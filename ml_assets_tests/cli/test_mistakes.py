@@ -94,6 +94,16 @@ def busy() -> Iterator[str]:
             "the public key nowhere.pem cannot be read: No such file",
         ),
         (("dossier", "keygen", "/proc/none/keys"), "cannot write /proc/none/keys"),
+        # A replay
+        (("demo", "--replay", "14"), "--replay takes 1d to 59d, not '14': write --replay 14d"),
+        (("demo", "--replay", "0d"), "--replay takes 1d to 59d, not '0d': write --replay 14d"),
+        (("demo", "--replay", "60d"), "--replay takes 1d to 59d, not '60d': write --replay 14d"),
+        (("demo", "--replay", "x"), "--replay takes 1d to 59d, not 'x': write --replay 14d"),
+        (("demo", "--replay", ""), "--replay takes 1d to 59d, not '': write --replay 14d"),
+        (("demo", "--replay", "2w"), "--replay takes 1d to 59d, not '2w': write --replay 14d"),
+        (("demo", "--replay", "2d", "--json"), "leave one of them out"),
+        (("demo", "--port", "3000"), "--port and --stay are for a replay: add --replay 14d"),
+        (("demo", "--stay"), "--port and --stay are for a replay: add --replay 14d"),
     ],
 )
 def test_a_mistake_is_one_line_with_the_remedy(terminal: Terminal, typed: tuple[str, ...], said: str) -> None:
@@ -110,7 +120,7 @@ def test_a_mistake_is_one_line_with_the_remedy(terminal: Terminal, typed: tuple[
         (("accept", FLIGHTS), "Missing argument 'PARTITION'"),
         (("source", "show", FLIGHTS), "no command 'source show'; there are: check, dead-letters, preview"),
         (("gc", "--delet"), "Did you mean"),
-        (("demo", "--port", "3"), "No such option '--port'"),
+        (("plan", "--port", "3"), "No such option '--port'"),
         (("ui", "--port", "abc"), "'abc' is not a valid integer"),
         (("drill", "explode"), "'explode' is not one of 'kill-rank'"),
         (("leaktest", "features/sales_features", "--first", "2013-13-01"), "does not match the format"),
@@ -122,7 +132,9 @@ def test_a_mistake_in_the_usage_is_status_2(terminal: Terminal, typed: tuple[str
     assert said in refused.err.splitlines()[-1]
 
 
-@pytest.mark.parametrize("typed", [("ui",), ("review",), ("serve", "store_demand")])
+@pytest.mark.parametrize(
+    "typed", [("ui",), ("review",), ("serve", "store_demand"), ("demo", "--replay", "2d")]
+)
 def test_a_port_in_use_is_named_with_the_option(
     terminal: Terminal, busy: str, typed: tuple[str, ...]
 ) -> None:
@@ -131,6 +143,17 @@ def test_a_port_in_use_is_named_with_the_option(
     assert refused.err.count("\n") == 1, refused.err
     assert re.search(rf"{busy}\b.*Address already in use.* --port$", refused.err.strip())
     assert not refused.out
+
+
+def test_a_replay_deletes_nothing_in_a_folder_of_others(terminal: Terminal) -> None:
+    beside = terminal.home.with_name(f"{terminal.home.name}-replay")
+    beside.mkdir()
+    (beside / "thesis.txt").write_text("years of work")
+    refused = terminal("demo", "--replay", "2d")
+    assert refused.status == 1
+    assert refused.err.count("\n") == 1, refused.err
+    assert f"{beside} holds other files than those of a replay: move it away" in refused.err
+    assert [one.name for one in beside.iterdir()] == ["thesis.txt"]
 
 
 def test_an_empty_quarantine_is_said(terminal: Terminal) -> None:
