@@ -42,6 +42,7 @@ def _wait_until_none(home: Path) -> None:
         time.sleep(0.1)
 
 
+@pytest.mark.nightly
 def test_a_replay_shows_each_event_and_ends_by_itself(
     browser: Browser, tmp_path: Path, screenshots: Path
 ) -> None:
