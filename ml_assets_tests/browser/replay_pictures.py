@@ -38,7 +38,7 @@ END_SECONDS = 60
 
 @dataclass
 class Watched:
-    """What a replay printed."""
+    """Lines that a replay printed, and what was seen."""
 
     lines: list[str] = field(default_factory=list[str])
     kinds: list[str] = field(default_factory=list[str])

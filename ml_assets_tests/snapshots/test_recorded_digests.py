@@ -86,6 +86,7 @@ def test_each_file_is_that_of_the_builder_in_memory(kind: str, values: int | Non
     assert found == {seed: RECORDED[seed] for seed in found}
 
 
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("workers", "way"), [(1, "folder"), (2, "folder"), (4, "folder"), (2, "store")], ids=str
 )

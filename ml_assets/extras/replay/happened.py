@@ -1,4 +1,4 @@
-"""What happened in a replay: an event for each decision of the platform, as the ledger and Dagster record it.
+"""Events of a replay: one for each decision of the platform, as the ledger and Dagster record it.
 
 Nothing here decides or guesses: each event is a row of the ledger, or a run that failed. Not here: how lines look
 (`cli.replay`).
