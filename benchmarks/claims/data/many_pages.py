@@ -60,6 +60,8 @@ VISITS = 5
 FIRST_TICKS = 3
 """Ticks of each sensor before memory is watched. The first one looks at everything, and fills caches."""
 SETTLE_MINUTES = 20.0
+AUTOMATION = "automation"
+"""Sensor whose evaluations Dagster keeps elsewhere."""
 
 
 class Pages:
@@ -157,7 +159,11 @@ def settle(
     while True:
         asked(pages, partitions)
         ticks = ticks_of(instance)
-        waiting = [name for name, number in ticks.items() if number - before.get(name, 0) < FIRST_TICKS]
+        waiting = [
+            name
+            for name, number in ticks.items()
+            if number - before.get(name, 0) < FIRST_TICKS and name != AUTOMATION
+        ]
         if ticks and not waiting:
             return
         if time.monotonic() > until:
