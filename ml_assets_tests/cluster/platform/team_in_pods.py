@@ -278,4 +278,6 @@ def _values(
         "servers": {"addresses": machine, "ports": [API_PORT, *sorted(reached)]},
         "dns": {"namespaces": [], "addresses": machine},
     }
-    return values
+    # A node has two cores: on one that holds all parts and a run, there is still one for a trainer.
+    small = {"resources": {"requests": {"cpu": "100m"}}}
+    return values | dict.fromkeys(("webserver", "daemon", "codeLocation", "runs"), small)
