@@ -12,11 +12,12 @@ import dagster as dg
 
 from ml_assets.components.assets.table import RunRows, TableRun, table_asset
 from ml_assets.components.base import SpecComponent
-from ml_assets.components.metadata import IN_PROGRESS, PARTITION, RANGE_END, RANGE_START
+from ml_assets.components.metadata import PARTITION, RANGE_END, RANGE_START
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.scaffold.scaffolders import DatasetScaffolder
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.components.specs import DatasetSpec
+from ml_assets.dagster_host.event_log import NOT_FINISHED_STATUSES
 from ml_assets.data.sources.kinds import kind, open_source, read_partitions
 from ml_assets.data.sources.protocol import PageFacts, SourceReader
 from ml_assets.data.sources.watched import WatchedPartitions
@@ -175,7 +176,7 @@ def new_data_sensor(spec: DatasetSpec, key: dg.AssetKey) -> dg.SensorDefinition:
 
 def _in_progress(instance: dg.DagsterInstance, asset: dg.AssetKey) -> Iterator[tuple[str, str]]:
     """Yield the first and last partition of `asset` that each run makes, or will make once it starts."""
-    for run in instance.get_runs(dg.RunsFilter(statuses=[*IN_PROGRESS])):
+    for run in instance.get_runs(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES)):
         first = run.tags.get(RANGE_START) or run.tags.get(PARTITION)
         if first is not None and asset in (run.asset_selection or ()):
             yield first, run.tags.get(RANGE_END) or first

@@ -25,14 +25,6 @@ RETRAINS = "ml_assets/retraining"
 """Tag of runs that live performance requested: the reason."""
 DEPRECATED = "ml_assets/deprecated"
 """Tag of the asset of a deprecated table."""
-IN_PROGRESS = (
-    dg.DagsterRunStatus.NOT_STARTED,
-    dg.DagsterRunStatus.QUEUED,
-    dg.DagsterRunStatus.STARTING,
-    dg.DagsterRunStatus.STARTED,
-    dg.DagsterRunStatus.CANCELING,
-)
-"""Statuses of a run that was requested and has not ended."""
 TRAINS = "train_"
 """Begin of the name of a model's job, which its schedule runs."""
 RESOURCES = "ml_assets/resources"

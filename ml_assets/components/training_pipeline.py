@@ -22,7 +22,6 @@ from ml_assets.components.metadata import (
     COUNTED_DRIFT,
     DAYS_BEGIN_IN,
     EVALUATED_SLICES,
-    IN_PROGRESS,
     LABEL_IS_CLASS,
     NAMED_COLUMNS,
     PARTITION,
@@ -44,6 +43,7 @@ from ml_assets.components.sensors.models import (
     retrain_sensor,
 )
 from ml_assets.components.specs import ScheduleSection, TrainingPipelineSpec
+from ml_assets.dagster_host.event_log import NOT_FINISHED_STATUSES
 from ml_assets.dagster_host.yaml_documents import to_yaml
 from ml_assets.data.tables.user_code import resolve_latest
 from ml_assets.foundation.objective_facts import facts_of
@@ -269,7 +269,9 @@ def nightly_training(
             return dg.SkipReason(
                 f"nothing new: {spec.name} {complete[-1]} is trained, and the latest day of the source is {day}"
             )
-        under_way = dg.RunsFilter(job_name=job_name, tags={PARTITION: complete[-1]}, statuses=[*IN_PROGRESS])
+        under_way = dg.RunsFilter(
+            job_name=job_name, tags={PARTITION: complete[-1]}, statuses=NOT_FINISHED_STATUSES
+        )
         if context.instance.get_runs_count(under_way):
             return dg.SkipReason(f"{spec.name} {complete[-1]} is being trained by a run of an earlier tick")
         return dg.RunRequest(run_key=complete[-1], partition_key=complete[-1])

@@ -16,6 +16,7 @@ from deployment.render import CHART, EVERYTHING, EXAMPLE, OPTIONS, TEAM, everyth
 from deployment.testbed.build import build
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.cluster.kubernetes_schemas import write_schemas
+from ml_assets_tests.deployment.chart_objects import chart_objects
 
 pytestmark = pytest.mark.timeout(1800)
 
@@ -134,7 +135,7 @@ def conform(checks: Path, schemas: Path, text: str) -> dict[str, Any]:
 @cache
 def all_of_git() -> list[dict[str, Any]]:
     """Return the objects of the example with every option, as another test sees Helm render them."""
-    return [one for one in yaml.safe_load_all((ROOT / EVERYTHING).read_text()) if one]
+    return chart_objects()
 
 
 def test_kube_score_has_no_critical_finding_without_a_reason(checks: Path) -> None:

@@ -12,8 +12,8 @@ from typing import Literal
 
 import dagster as dg
 
-from ml_assets.components.metadata import IN_PROGRESS
 from ml_assets.components.sensors.ended_runs import partition_of, reason_of, subject_of
+from ml_assets.dagster_host.event_log import NOT_FINISHED_STATUSES
 from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
 from ml_assets.data.validation.quarantine import QUARANTINED
@@ -162,7 +162,7 @@ class Happened:
 
     def is_idle(self) -> bool:
         """Return True if no run is in progress or waits for one."""
-        return not self._instance.get_runs_count(dg.RunsFilter(statuses=[*IN_PROGRESS]))
+        return not self._instance.get_runs_count(dg.RunsFilter(statuses=NOT_FINISHED_STATUSES))
 
     def has_ended(self, run_id: str) -> bool:
         """Return True if the run is over."""
