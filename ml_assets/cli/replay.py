@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING
 import dagster as dg
 
 from ml_assets.cli.terminal import Problem, progress, require_free, say
-from ml_assets.cli.ui import POLL_SECONDS, pages_and_daemon, require_running, wait_for_pages
+from ml_assets.cli.ui import POLL_SECONDS, Location, pages_and_daemon, require_running
 from ml_assets.context.home import make_home, point_dagster, read_settings
-from ml_assets.foundation.checkout import ROOT
 from resources.files import open_lock
 from resources.settings import Settings
 from resources.words import counted
@@ -31,12 +30,7 @@ if TYPE_CHECKING:
     from ml_assets.extras.replay.source_days import Replay
 
 _DAYS = re.compile(r"([0-9]+)d")
-_WORKSPACE = f"""load_from:
-  - python_module:
-      module_name: ml_assets.extras.replay.definitions
-      location_name: flights
-      working_directory: {ROOT}
-"""
+_LOCATION = Location("ml_assets.extras.replay.definitions", "flights")
 _PORT, _PORTS = 3000, 100
 """First port to try, and how many."""
 _KEPT_SETTINGS = ("ML_ASSETS_AUTHOR", "ML_ASSETS_TRACEBACK")
@@ -70,14 +64,12 @@ def replay(typed: str, port: int | None, *, stays: bool) -> None:
             project = project_of(settings)
             build_history(project, parameters, lambda text: status.update(f"history: {text}"))
         say(f"history: the days before {parameters.first}, in {time.monotonic() - began:.0f} s")
-        workspace, logs = settings.home / "replay" / "workspace.yaml", settings.dagster_home
-        workspace.write_text(_WORKSPACE)
+        logs = settings.dagster_home
         stop = threading.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda *_: stop.set())
         environment = os.environ | {"ML_ASSETS_UI_URL": url}
-        with pages_and_daemon(port, logs, workspace, environment, with_runs=True) as processes:
-            wait_for_pages(url, processes, logs, stop)
+        with pages_and_daemon(port, logs, _LOCATION, environment, stop, with_runs=True) as processes:
             if not stop.is_set():
                 _say_ready(url, logs, parameters)
             happened = Happened(project.platform, project.instance, url)

@@ -5,11 +5,13 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,6 +33,17 @@ END_SECONDS = 2.5
 """Seconds for which pages and daemon may end by themselves. A step that runs is not theirs to wait for."""
 LAST_LINES = 5
 """Lines of a log to show for a process that stopped."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Code location that a code server loads."""
+
+    module: str
+    name: str
+
+
+LOCATION = Location("ml_assets.definitions", "ml_assets")
 
 
 @click.command("ui")
@@ -68,8 +81,7 @@ def ui(port: int, only: tuple[str, ...]) -> None:
     url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
     # Runs write links to these pages into commits and records.
     environment = {"ML_ASSETS_UI_URL": url} | ({"ML_ASSETS_ONLY": json.dumps(only)} if only else {})
-    with pages_and_daemon(port, logs, ROOT / "workspace.yaml", os.environ | environment) as processes:
-        wait_for_pages(url, processes, logs, stop)
+    with pages_and_daemon(port, logs, LOCATION, os.environ | environment, stop) as processes:
         news = RunNews(project.instance, datetime.now(UTC))
         if not stop.is_set():
             say(
@@ -87,60 +99,87 @@ def _tell(news: "RunNews") -> None:
 
 @contextmanager
 def pages_and_daemon(
-    port: int, logs: Path, workspace_file: Path, environment: Mapping[str, str], *, with_runs: bool = False
+    port: int,
+    logs: Path,
+    location: Location,
+    environment: Mapping[str, str],
+    stop: threading.Event,
+    *,
+    with_runs: bool = False,
 ) -> Iterator[Mapping[str, subprocess.Popen[bytes]]]:
-    """Start pages and daemon, and end them after the block. `with_runs`: kill code servers and runs with them, at once.
+    """Start a code server, then pages and daemon; yield name → process when the pages answer or `stop` is set.
 
-    What they say goes to log files in the folder `logs`. Yields name → process.
+    Pages and daemon share the code server. Each would start one of its own, the daemon a new one every minute, which
+    loads all definitions again. "Reload" in the pages loads changed code for both. What the processes say goes to log
+    files in the folder `logs`. After the block they end; `with_runs`: runs end with them, at once. Raises `Problem` if
+    a process ended before.
     """
-    workspace = ["-w", str(workspace_file)]
-    webserver = [sys.executable, "-m", "ml_assets.dagster_host.webserver", "-h", "127.0.0.1", "-p", str(port)]
-    commands = {
-        "webserver": [*webserver, *workspace],
-        "daemon": [str(Path(sys.executable).with_name("dagster-daemon")), "run", *workspace],
-    }
     processes: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        for name, line in commands.items():
-            with _log(logs, name).open("wb") as log:
-                processes[name] = subprocess.Popen(
-                    line,
-                    cwd=ROOT,
-                    env={**environment},
-                    stdin=subprocess.DEVNULL,
-                    stdout=log,
-                    stderr=subprocess.STDOUT,
-                    # Its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
-                    start_new_session=True,
-                    # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would
-                    # take it, and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
-                    preexec_fn=partial(end_with_parent, parent=os.getpid()),
-                )
-        yield processes
-    finally:
-        for process in processes.values():
-            process.terminate()
-        deadline = time.monotonic() + END_SECONDS
-        for process in processes.values():
-            try:
-                process.wait(timeout=max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-            if with_runs:
-                with suppress(ProcessLookupError):  # each leads the group of all that it started
-                    os.killpg(process.pid, signal.SIGKILL)
+
+    def is_awaited(is_there: Callable[[], bool]) -> bool:
+        while not is_there() and not stop.wait(POLL_SECONDS / 10):
+            require_running(processes, logs)
+        return not stop.is_set()
+
+    # Its folder is closed to others: whoever reaches a code server can run code in it.
+    with tempfile.TemporaryDirectory(prefix="ml-assets-ui-") as folder:
+        socket, workspace = Path(folder, "code"), Path(folder, "workspace.yaml")
+        served = {"socket": str(socket), "location_name": location.name}
+        workspace.write_text(json.dumps({"load_from": [{"grpc_server": served}]}))
+        code_server = [
+            *(sys.executable, "-m", "dagster", "code-server", "start", "--socket", str(socket)),
+            *("--module-name", location.module, "--location-name", location.name),
+            *("--working-directory", str(ROOT)),
+        ]
+        webserver = [
+            *(sys.executable, "-m", "ml_assets.dagster_host.webserver", "-w", str(workspace)),
+            *("-h", "127.0.0.1", "-p", str(port)),
+        ]
+        daemon = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)]
+        try:
+            processes["code-server"] = _started(code_server, _log(logs, "code-server"), environment)
+            if is_awaited(socket.exists):
+                processes["webserver"] = _started(webserver, _log(logs, "webserver"), environment)
+                processes["daemon"] = _started(daemon, _log(logs, "daemon"), environment)
+                is_awaited(lambda: _answers(f"http://127.0.0.1:{port}"))
+            yield processes
+        finally:
+            _end(processes.values(), with_runs=with_runs)
+
+
+def _started(line: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    with log.open("wb") as written:
+        return subprocess.Popen(
+            line,
+            cwd=ROOT,
+            env={**environment},
+            stdin=subprocess.DEVNULL,
+            stdout=written,
+            stderr=subprocess.STDOUT,
+            # Its own session: the terminal's Ctrl-C reaches only this process, which ends them in order.
+            start_new_session=True,
+            # End the child if this process is killed. Not by SIGTERM: before exec the handler from above would take
+            # it, and a SIGTERM while Dagster starts may get lost. A daemon stayed behind that way.
+            preexec_fn=partial(end_with_parent, parent=os.getpid()),
+        )
+
+
+def _end(processes: Collection[subprocess.Popen[bytes]], *, with_runs: bool) -> None:
+    for process in processes:
+        process.terminate()
+    deadline = time.monotonic() + END_SECONDS
+    for process in processes:
+        try:
+            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        if with_runs:
+            with suppress(ProcessLookupError):  # each leads the group of all that it started
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _log(logs: Path, name: str) -> Path:
     return logs / f"ui-{name}.log"
-
-
-def wait_for_pages(
-    url: str, processes: Mapping[str, subprocess.Popen[bytes]], logs: Path, stop: threading.Event
-) -> None:
-    """Return when the pages answer, or `stop` is set. Raises `Problem` if a process ended."""
-    while not _answers(url) and not stop.wait(POLL_SECONDS):
-        require_running(processes, logs)
 
 
 def _answers(url: str) -> bool:

@@ -12,9 +12,12 @@ from pathlib import Path
 import pytest
 
 from deployment.testbed.processes import free_port
+from ml_assets_tests.browser.ui_process import running_ui
 
-PATIENCE = 60.0
+PATIENCE = 300.0
 """Seconds."""
+RELOAD = """mutation { reloadRepositoryLocation(repositoryLocationName: "ml_assets") {
+  ... on WorkspaceLocationEntry { locationOrLoadError { __typename } } } }"""
 
 
 @pytest.mark.parametrize("started", [1, 2])
@@ -60,6 +63,23 @@ def _processes_of(home: Path) -> list[str]:
             if given in (process / "environ").read_bytes().split(b"\0"):
                 found.append((process / "cmdline").read_bytes().replace(b"\0", b" ").decode())
     return found
+
+
+def test_pages_and_daemon_share_a_code_server_that_reloads(home: Path) -> None:
+    """With one each, the daemon starts a new one every minute and loads all definitions again."""
+    with running_ui(home) as dagster:
+        (first,) = _code_servers(home)
+        loaded = dagster.ask(RELOAD)["reloadRepositoryLocation"]["locationOrLoadError"]["__typename"]
+        assert loaded == "RepositoryLocation"
+        deadline = time.monotonic() + PATIENCE
+        while first in (servers := _code_servers(home)):
+            assert time.monotonic() < deadline
+            time.sleep(0.05)
+        assert len(servers) == 1
+
+
+def _code_servers(home: Path) -> list[str]:
+    return [one for one in _processes_of(home) if " api grpc " in one]
 
 
 def test_a_port_in_use_is_one_line(home: Path) -> None:
@@ -110,7 +130,7 @@ def test_it_prints_when_pages_answer_what_runs_do_and_nothing_else(home: Path) -
         assert errors.read() == ""
     assert told == "done       datasets/sales 2024-01-01\n"
     assert rest == ""
-    deadline = time.monotonic() + 10 * PATIENCE
+    deadline = time.monotonic() + 2 * PATIENCE
     while left := _processes_of(home):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)

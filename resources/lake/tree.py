@@ -27,8 +27,8 @@ Changes = Mapping[str, ObjectStat | None]
 
 _BOUNDARY = 64
 """Mean entries in a range: about 8 kB of JSON, 4 kB compressed."""
-_CACHED_RANGES = 1024
-"""Decoded ranges kept in memory, about 64 k entries."""
+_CACHED_RANGES = 4096
+"""Decoded ranges kept in memory: 260,000 entries, at most 80 MB. A listing longer than that decodes all anew."""
 _PAGE = 16
 """Mean ranges (or pages) in a page. A commit writes a page of each level; small pages cost it less than few levels."""
 _CACHED_PAGES = 4096

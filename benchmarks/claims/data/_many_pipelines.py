@@ -94,10 +94,9 @@ def asset(name: str) -> dg.AssetKey:
     return dg.AssetKey(name.split("/"))
 
 
-def __getattr__(name: str) -> dg.Definitions:
-    """Return `defs`, the definitions of the variable `SIMULATED`, for Dagster's pages in a workspace."""
-    if name != "defs":
-        raise AttributeError(name)
+@dg.definitions
+def defs() -> dg.Definitions:
+    """Return the definitions of the variable `SIMULATED`, for Dagster's pages."""
     pipelines, partitions, home = os.environ[SIMULATED].split(",", 2)
     NEWEST[0] = day_of(int(partitions) - 1)
     with reading_once():  # as the definitions of a project

@@ -1,10 +1,9 @@
-"""Dagster's pages of many pipelines with long histories, over HTTP, and memory of webserver, code servers and daemon.
+"""Dagster's pages of many pipelines with long histories, over HTTP, and memory of webserver, code server and daemon.
 
-A home as that of `many_partitions.py` is served by a webserver and a daemon, each with a code server, as `make ui`
-does. The questions are those of Dagster's pages: lineage of all assets, their newest events, one asset with the state
-of each partition, and its newest partitions. After the first ticks of each sensor, measured are the longest of five
-answers, and the private memory of the processes before and after `--minutes` in which each sensor ticks and the pages
-are asked again and again.
+A home as that of `many_partitions.py` is served as `ml-assets ui` does. The questions are those of Dagster's pages:
+lineage of all assets, their newest events, one asset with the state of each partition, and its newest partitions. After
+the first ticks of each sensor, measured are the longest of five answers, and the private memory of the processes before
+and after `--minutes` in which each sensor ticks and the pages are asked again and again.
 `--pipelines 100 --partitions 1000 --minutes 12` is the aim; `--home` serves a home that exists, made with the same
 numbers.
 """
@@ -12,13 +11,13 @@ numbers.
 import argparse
 import json
 import os
-import sys
+import subprocess
 import tempfile
+import threading
 import time
-import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +31,7 @@ from benchmarks._report import Result, emit
 from benchmarks.claims.data._many_pipelines import HOME_HERE, SIMULATED, name_of
 from benchmarks.claims.data.many_partitions import MOST_GROWTH_MIB, Simulation
 from deployment.testbed.processes import free_port
+from ml_assets.cli.ui import Location, pages_and_daemon
 from ml_assets.foundation.checkout import ROOT
 from resources.settings import Settings
 from resources.words import name_some
@@ -60,6 +60,7 @@ VISITS = 5
 FIRST_TICKS = 3
 """Ticks of each sensor before memory is watched. The first one looks at everything, and fills caches."""
 SETTLE_MINUTES = 20.0
+CODE_SERVER = "code-server"
 AUTOMATION = "automation"
 """Sensor whose evaluations Dagster keeps elsewhere."""
 
@@ -80,43 +81,19 @@ class Pages:
             raise SystemExit(f"{question[:60]}: {said['errors']}")
         return said["data"]
 
-    def answers(self) -> bool:
-        """True once the server answers."""
-        try:
-            with urllib.request.urlopen(f"{self._url}/server_info", timeout=5):
-                return True
-        except (urllib.error.URLError, OSError):
-            return False
-
-
-@contextmanager
-def started(name: str, folder: Path, *arguments: str) -> Iterator[psutil.Popen]:
-    """Run one of Dagster's commands over the simulated definitions during the block."""
-    command = [str(Path(sys.executable).with_name(name)), *arguments, "-m", HOME_HERE, "-a", "defs"]
-    with (folder / f"{name}.log").open("wb") as log:
-        process = psutil.Popen(command, cwd=ROOT, stdout=log, stderr=log)
-        try:
-            yield process
-        finally:
-            process.terminate()
-            process.wait(timeout=60)
-
 
 def private_mib(processes: Sequence[psutil.Process]) -> float:
     """Return the private memory of processes in MiB."""
     return sum(resident_kib(one.pid)["RssAnon"] for one in processes) / 1024
 
 
-def parts_of(processes: Mapping[str, psutil.Popen]) -> Mapping[str, Sequence[psutil.Process]]:
-    """Return part of the platform → its processes: webserver, daemon, and the code server of each, which may have begun
-    anew."""
-    servers = {
-        f"code server of the {name}": [
-            below for below in one.children(recursive=True) if "grpc" in below.cmdline()
-        ]
-        for name, one in processes.items()
-    }
-    return {name: [one] for name, one in processes.items()} | servers
+def parts_of(processes: Mapping[str, subprocess.Popen[bytes]]) -> Mapping[str, Sequence[psutil.Process]]:
+    """Return part of the platform → its processes. The code server has one below it that holds the definitions."""
+    found: dict[str, Sequence[psutil.Process]] = {}
+    for name, one in processes.items():
+        first = psutil.Process(one.pid)
+        found[name] = [first, *first.children(recursive=True)] if name == CODE_SERVER else [first]
+    return found
 
 
 def asked(pages: Pages, partitions: Sequence[str]) -> dict[str, float]:
@@ -214,19 +191,11 @@ def main() -> int:
             "PYTHONWARNINGS": "ignore",
         }
         instance = stack.enter_context(dg.DagsterInstance.from_config(str(settings.dagster_home)))
-        port = free_port()
+        port, stop = free_port(), threading.Event()
         pages = Pages(f"http://127.0.0.1:{port}")
         before_ticks = ticks_of(instance)
-        processes = {
-            "webserver": stack.enter_context(
-                started("dagster-webserver", folder, "-h", "127.0.0.1", "-p", str(port))
-            ),
-            "daemon": stack.enter_context(started("dagster-daemon", folder, "run")),
-        }
-        while not pages.answers():
-            if processes["webserver"].poll() is not None:
-                raise SystemExit((folder / "dagster-webserver.log").read_text()[-2000:])
-            time.sleep(0.5)
+        location = Location(HOME_HERE, "many")
+        processes = stack.enter_context(pages_and_daemon(port, folder, location, os.environ, stop))
         for one in pages.ask(_LOCATIONS)["workspaceOrError"]["locationEntries"]:
             if message := (one["locationOrLoadError"] or {}).get("message"):
                 raise SystemExit(message)
