@@ -28,16 +28,21 @@ NAMED_ONLY = tuple(
         "cluster/queues",
         "components/end_to_end",
         "drills",
+        "features",
         "layouts",
         "release",
         "release_homes",
         "resources/launcher/processes",
         "resources/pool/processes",
         "servers",
+        "snapshots",
+        "sources",
+        "tables",
         "tables/processes",
         "tour",
         "training/processes",
         "tuning/processes",
+        "validation",
     )
 )
 
