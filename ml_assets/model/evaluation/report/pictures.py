@@ -114,7 +114,7 @@ def _calibration(axes: Axes, evaluation: Evaluation) -> None:
     _bins(axes, curves)
     of = " (most likely class)" if facts.has_classes else ""
     _name(axes, "Calibration", f"mean prediction of the bin{of}", facts.observed)
-    axes.legend(loc="upper left")
+    axes.legend(loc="best")
 
 
 def _coverage(axes: Axes, evaluation: Evaluation) -> None:
