@@ -55,3 +55,10 @@ def test_mlflow_runs_with_the_guard_of_the_platforms_ledger() -> None:
     assert command[command.index("--app-name") + 1] == "ml-assets-guard"
     for name in ("ML_ASSETS_LEDGER_URL", "ML_ASSETS_ARTIFACTS_URL", "ML_ASSETS_ENVIRONMENT"):
         assert mlflow["environment"][name] == platform[name], name
+
+
+def test_data_of_postgresql_are_in_its_volume_whatever_the_version() -> None:
+    """From 18 on, the images keep them beside a volume at the earlier place, and refuse to start."""
+    postgres = SERVICES["postgres"]
+    (volume,) = postgres["volumes"]
+    assert Path(postgres["environment"]["PGDATA"]).is_relative_to(volume.partition(":")[2])
