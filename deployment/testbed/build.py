@@ -137,7 +137,10 @@ def cache_folder() -> Path:
 def _compile(module: Module, out: Path) -> None:
     go = shutil.which("go")
     if go is None:
-        raise BuildFailed("The program `go` is not on PATH: install Go 1.24 or newer (https://go.dev/dl).")
+        (needed,) = _entries((module.folder / "go.mod").read_text(), "go")
+        raise BuildFailed(
+            f"The program `go` is not on PATH: install Go {needed} or newer (https://go.dev/dl)."
+        )
     command = [go, "build", "-trimpath", "-buildvcs=false", "-ldflags", f"-s -w {module.ldflags}".strip()]
     done = subprocess.run(
         [*command, "-o", f"{out}/", *module.tools],

@@ -29,3 +29,14 @@ def test_a_program_says_the_version_it_is_built_from(name: str) -> None:
 )
 def test_another_file_names_the_version_that_is_tested(file: str, pattern: str, name: str) -> None:
     assert re.findall(pattern, (ROOT / file).read_text()) == [read_module(name).version.removeprefix("v")]
+
+
+def test_the_page_asks_for_a_go_that_builds_every_module() -> None:
+    declared = [
+        re.findall(r"^go ([\d.]+)$", (folder / "go.mod").read_text(), re.MULTILINE)[0]
+        for folder in MODULES.iterdir()
+        if (folder / "go.mod").is_file()
+    ]
+    newest = max(declared, key=lambda one: [int(part) for part in one.split(".")])
+    said = re.findall(r"Go ([\d.]+\d) or newer", (ROOT / "docs" / "how-to" / "kubernetes.md").read_text())
+    assert said == [newest]
