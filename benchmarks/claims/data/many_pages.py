@@ -88,11 +88,11 @@ def private_mib(processes: Sequence[psutil.Process]) -> float:
 
 
 def parts_of(processes: Mapping[str, subprocess.Popen[bytes]]) -> Mapping[str, Sequence[psutil.Process]]:
-    """Return part of the platform → its processes. The code server has one below it that holds the definitions."""
-    found: dict[str, Sequence[psutil.Process]] = {}
-    for name, one in processes.items():
-        first = psutil.Process(one.pid)
-        found[name] = [first, *first.children(recursive=True)] if name == CODE_SERVER else [first]
+    """Return part of the platform → its processes. The code server has one below it that holds the definitions; runs
+    are below it, too."""
+    found = {name: [psutil.Process(one.pid)] for name, one in processes.items()}
+    [first] = found[CODE_SERVER]
+    found[CODE_SERVER] += [one for one in first.children() if "grpc" in one.cmdline()]
     return found
 
 
