@@ -21,6 +21,7 @@ EXTRA_OF = {
     "deltalake": "delta",
     "fastexcel": "excel",
     "fsspec": "s3",
+    "graphql": "ui",
     "httptools": "ui",
     "in_toto_attestation": "governance",
     "jwt": "governance",
@@ -39,6 +40,7 @@ EXTRA_OF = {
     "skl2onnx": "trees",
     "sklearn": "trees",
     "uvicorn": "ui",
+    "websockets": "ui",
 }
 """Package, as Python imports it → the extra of pyproject.toml that brings it."""
 

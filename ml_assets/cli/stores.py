@@ -1,5 +1,7 @@
 """`ml-assets accounts`, `ledger`, `lake`, `home`: the stored state of an installation, and who may decide about it."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from ml_assets.cli.opened import deciding, reading, writing
@@ -11,6 +13,9 @@ from ml_assets.cli.terminal import (
 )
 from resources.files import locked
 from resources.words import counted, name_some
+
+if TYPE_CHECKING:
+    from resources.ledger import Role
 
 BEGINS = "From the first account on, each decision of a person in this ledger needs one."
 
@@ -71,10 +76,34 @@ def accounts_add(name: str, administrator: bool, oidc: tuple[str, str, str] | No
     say(BEGINS)
 
 
+@accounts.command("role", short_help="Give an account a role in Dagster's pages, with a reason.")
+@click.argument("name")
+@click.argument("role", type=click.Choice(["viewer", "operator", "approver", "admin"]))
+@click.option(
+    "--group",
+    "groups",
+    multiple=True,
+    metavar="GROUP",
+    help="Limit an operator or approver to this group of assets. May be given several times. Default: all.",
+)
+@reason_option
+def accounts_role(name: str, role: "Role", groups: tuple[str, ...], reason: str) -> None:
+    """Let the person NAME do in Dagster's pages what ROLE may, behind `ml-assets proxy`.
+
+    Each role may do what those before it may: viewer, operator, approver, admin. Without this command an administrator
+    is admin, and everybody else is viewer.
+    """
+    platform = writing().project.platform
+    row = platform.ledger.accounts.set_role(name, role, platform.acting, groups=groups, reason=reason)
+    limit = f", limited to the assets of {', '.join(row.groups)}" if row.groups else ""
+    say(f"{row.name} has the role {row.role} in Dagster's pages{limit}.")
+
+
 @accounts.command("list", short_help="List all accounts, also revoked ones.")
 def accounts_list() -> None:
     """List all accounts: proof, role, and who added or revoked them."""
-    known = reading().project.platform.ledger.accounts.all()
+    ledger = reading().project.platform.ledger
+    known, standings = ledger.accounts.all(), ledger.accounts.standings()
     if not known:
         say("No account: nobody checks names. To begin: ml-assets accounts add NAME --administrator")
     for one in known:
@@ -83,6 +112,10 @@ def accounts_list() -> None:
         added = f"added {one.at:%Y-%m-%d %H:%M} UTC by {one.by.in_words}"
         said = f": {one.reason}" if one.reason else ""
         say(f"{one.name}  {proof}{role}, {added}{said}")
+        standing = standings.get(one.place)
+        if standing is not None and standing.role not in ("viewer", "admin"):
+            limit = f", limited to the assets of {', '.join(standing.groups)}" if standing.groups else ""
+            say(f"    {standing.role} in Dagster's pages{limit}")
         if (ended := one.revocation) is not None:
             by = ended.by.in_words
             say(f"    revoked {ended.at:%Y-%m-%d %H:%M} UTC by {by}: {ended.reason}")

@@ -1,4 +1,7 @@
-"""`ml-assets ui`: Dagster's pages and daemon in processes of their own, and the news of runs in the terminal."""
+"""`ml-assets ui`: Dagster's pages and daemon in processes of their own, and the news of runs in the terminal.
+
+Also `ml-assets proxy`, which serves the pages to persons with an account.
+"""
 
 import json
 import os
@@ -16,6 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -28,6 +32,7 @@ from resources.extras import require
 if TYPE_CHECKING:
     from ml_assets.context.news import RunNews
 
+LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 1.0
 END_SECONDS = 2.5
 """Seconds for which pages and daemon may end by themselves. A step that runs is not theirs to wait for."""
@@ -90,6 +95,55 @@ def ui(port: int, only: tuple[str, ...]) -> None:
         while not stop.wait(POLL_SECONDS):
             require_running(processes, logs)
             _tell(news)
+
+
+@click.command("proxy")
+@click.option(
+    "--webserver", required=True, metavar="URL", help="Dagster's webserver, which nobody else may reach."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=3000, show_default=True, help="Port of the pages."
+)
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on.")
+def proxy(webserver: str, port: int, host: str) -> None:
+    """Serve Dagster's pages to persons with an account, each with the rights of their role, until Ctrl-C.
+
+    A person signs in with the token of an account, or an OIDC proxy in front passes `Authorization: Bearer` with an ID
+    token. `ml-assets accounts role` gives roles. The ledger records who launched a run. ML_ASSETS_UI_URL is the address
+    of the pages in browsers, if it is not http://HOST:PORT: only pages of that address may write.
+    """
+    require("dagster_webserver")
+    import uvicorn
+
+    from ml_assets.extras.governance.proxy import dagster_proxy, documents
+    from resources.web.bounded_uvicorn import bounded_options
+
+    settings, ledger = (platform := writing().project.platform).settings, platform.ledger
+    parts = urlsplit(webserver)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
+        raise Problem(f"--webserver {webserver!a} is not http://HOST:PORT, without a path")
+    if not ledger.accounts.in_force():
+        raise Problem(
+            "this ledger has no accounts, so nobody could sign in: first ml-assets accounts add NAME --administrator"
+        )
+    is_set = "ui_url" in settings.model_fields_set
+    if host != LOOPBACK and not is_set:
+        raise Problem(
+            f"on {host} the pages need their address in browsers: set ML_ASSETS_UI_URL to https://…"
+        )
+    address = str(settings.ui_url) if is_set else f"http://{host}:{port}"
+    require_free(host, port)
+    documents.dagster_schema()  # seconds, which nobody should wait for at a click
+    say(f"Dagster's pages on {address}, from {webserver}; your role: {address}/-/; Ctrl-C stops the proxy.")
+    uvicorn.run(
+        dagster_proxy.proxy_app(ledger, webserver, address),
+        host=host,
+        port=port,
+        log_level="warning",
+        proxy_headers=False,
+        ws_max_size=documents.MOST_BYTES,
+        **bounded_options(),
+    )
 
 
 def _tell(news: "RunNews") -> None:

@@ -5,7 +5,7 @@ Belongs here: facts that must survive changes of the lake's branches. Does not: 
 (the tracker), events (Dagster), and validation (`ml_assets.data.validation`).
 """
 
-from resources.ledger.accounts import Accounts, require_safe_address
+from resources.ledger.accounts import Accounts, Standing, require_safe_address
 from resources.ledger.chain import Head
 from resources.ledger.chain import digest_of as row_digest
 from resources.ledger.decision_rows import same_person
@@ -24,6 +24,7 @@ from resources.ledger.errors import (
     NotPrintable,
     refuse_unprintable,
 )
+from resources.ledger.launches import Launches
 from resources.ledger.ledger import Ledger
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import (
@@ -39,6 +40,7 @@ from resources.ledger.rows import (
     EvaluationRow,
     GateStatus,
     LaunchedIn,
+    LaunchRow,
     NewEvaluation,
     NewVerdict,
     Person,
@@ -46,6 +48,8 @@ from resources.ledger.rows import (
     Redating,
     Review,
     Revocation,
+    Role,
+    RoleRow,
     RuleOutcome,
     RulesRow,
     SemanticName,
@@ -74,7 +78,9 @@ __all__ = [
     "Head",
     "IdentityNeeded",
     "IdentityRefused",
+    "LaunchRow",
     "LaunchedIn",
+    "Launches",
     "Ledger",
     "LedgerBusy",
     "LedgerChanged",
@@ -92,9 +98,12 @@ __all__ = [
     "Redating",
     "Review",
     "Revocation",
+    "Role",
+    "RoleRow",
     "RuleOutcome",
     "RulesRow",
     "SemanticName",
+    "Standing",
     "TrainedOn",
     "TransitionOutcome",
     "VerdictRow",

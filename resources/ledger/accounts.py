@@ -9,7 +9,7 @@ import hashlib
 import re
 import secrets
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from urllib.parse import urlsplit
 
@@ -22,17 +22,29 @@ from resources.ledger.decision_rows import (
     begin_decision,
     every_account,
     in_force,
+    kind_of,
+    naming_a_changed_row,
     require_identity,
+    row_of,
     same_person,
     time_of,
 )
 from resources.ledger.errors import AccountRefused, IdentityNeeded, IdentityRefused, refuse_unprintable
-from resources.ledger.rows import Account, Person, Revocation
+from resources.ledger.rows import Account, Person, Revocation, Role, RoleRow
+from resources.ledger.tables import decisions
 from resources.secrets import TOKEN_PREFIX
 
 TURN_PATIENCE_SECONDS = 60.0
 _PLAIN_NAME = re.compile(r"[A-Za-z0-9._@-]+")
 _LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Role of a person in Dagster's pages, and the groups of assets to which it is limited; none: all assets."""
+
+    role: Role
+    groups: tuple[str, ...] = ()
 
 
 class Accounts:
@@ -121,6 +133,60 @@ class Accounts:
 
         with self._database.turn("accounts", TURN_PATIENCE_SECONDS):
             return self._database.write(work)
+
+    def set_role(
+        self, name: str, role: Role, by: Person, *, groups: Sequence[str] = (), reason: str
+    ) -> RoleRow:
+        """Give the account `name` a role in Dagster's pages; return its row. Raise `AccountRefused`."""
+        refuse_unprintable(**{f"group {number}": one for number, one in enumerate(groups, 1)})
+        if not reason.strip():
+            raise AccountRefused(f"the role of {name} needs a reason for the log")
+        if groups and role not in ("operator", "approver"):
+            raise AccountRefused(
+                f"a {role} is not limited to groups of assets: leave out --group, or make {name} an operator"
+            )
+
+        def work(connection: sa.Connection) -> RoleRow:
+            begin_decision(connection)
+            known = in_force(every_account(connection))
+            _require_administrator(known, by)
+            found = _named(known, name)
+            if found is None:
+                raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
+            if found.is_administrator != (role == "admin"):
+                raise AccountRefused(
+                    f"{found.name} is an administrator, which is the role admin: it stays until the account is revoked"
+                    if found.is_administrator
+                    else f"admin is the role of administrators. First revoke the account of {found.name}, then: "
+                    f"ml-assets accounts add {found.name} --administrator"
+                )
+            new = RoleRow(
+                place=0,
+                name=found.name,
+                of=found.place,
+                role=role,
+                groups=tuple(sorted(set(groups))),
+                by=by,
+                reason=reason,
+                at=time_of(connection),
+            )
+            return append(connection, new)
+
+        with self._database.turn("accounts", TURN_PATIENCE_SECONDS):
+            return self._database.write(work)
+
+    def standings(self) -> dict[int, Standing]:
+        """Return place of an account in force → its role. Without a row, administrators are admins, others viewers."""
+        query = sa.select(decisions).where(decisions.c.model == "", decisions.c.kind == kind_of(RoleRow))
+        with self._database.reading() as connection:
+            found = {
+                one.place: Standing("admin" if one.is_administrator else "viewer")
+                for one in in_force(every_account(connection))
+            }
+            with naming_a_changed_row():
+                rows = map(row_of, connection.execute(query.order_by(decisions.c.place)).mappings())
+                given = {row.of: Standing(row.role, row.groups) for row in rows if isinstance(row, RoleRow)}
+        return {place: given.get(place, standing) for place, standing in found.items()}
 
     def of_token(self, token: str) -> Account:
         """Return the account that `token` proves. Raise `IdentityRefused`."""

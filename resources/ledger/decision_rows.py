@@ -33,17 +33,19 @@ from resources.ledger.rows import (
     Demotion,
     DossierRow,
     EvaluationRow,
+    LaunchRow,
     Person,
     Promotion,
     Redating,
     Review,
     Revocation,
+    RoleRow,
     RulesRow,
     SemanticName,
 )
 from resources.ledger.tables import acceptances, decisions, in_utc
 
-Chained = Decision | Account | Revocation | AcceptedPartition
+Chained = Decision | Account | Revocation | RoleRow | LaunchRow | AcceptedPartition
 """Any row of the chain."""
 Row = TypeVar("Row", bound=Chained)
 TOLERANCE = timedelta(minutes=5)
@@ -60,6 +62,8 @@ KINDS: dict[str, type[Chained]] = {
     "redating": Redating,
     "account": Account,
     "revocation": Revocation,
+    "role": RoleRow,
+    "launch": LaunchRow,
     "acceptance": AcceptedPartition,
 }
 """Kind of a row → type of its content. Other modules see the types only."""

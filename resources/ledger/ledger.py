@@ -13,6 +13,7 @@ from resources.ledger.accounts import Accounts
 from resources.ledger.database import ANSWER_SECONDS, LedgerDatabase
 from resources.ledger.decision_rows import append, begin_decision, chained_acceptances, time_of
 from resources.ledger.errors import NothingToAccept, refuse_unprintable
+from resources.ledger.launches import Launches
 from resources.ledger.model_log import ModelLog
 from resources.ledger.rows import Acceptance, AcceptedPartition, NewVerdict, Person, VerdictRow
 from resources.ledger.tables import UtcTime, acceptances, changes, decisions, verdicts
@@ -52,6 +53,8 @@ class Ledger:
         """Evaluations and promotions of models."""
         self.accounts = Accounts(self._database)
         """Accounts of the persons who decide."""
+        self.launches = Launches(self._database)
+        """Persons behind the runs that they launched in Dagster's pages."""
 
     def copy_to(self, path: Path, environment: str) -> None:
         """Write all rows to a new ledger of another environment, in SQLite at `path`, which must not exist.

@@ -9,7 +9,9 @@ Status = Literal["passed", "warned", "rejected", "accepted"]
 CheckedBy = Literal["token", "oidc", "platform", "nobody"]
 """Proof behind a name: a token, an ID token of an OIDC issuer, or none. `platform`: a declared rule decided, not a
 person."""
-LaunchedIn = Literal["terminal", "dagster"]
+LaunchedIn = Literal["terminal", "pages", "dagster"]
+Role = Literal["viewer", "operator", "approver", "admin"]
+"""Rights of a person in Dagster's pages behind the proxy, from least to most. Each may do what those before may."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,8 +203,8 @@ class NewEvaluation(Authored):
     transitions: tuple[TransitionOutcome, ...] = ()
     """Decision of the gates of each transition that has its own."""
     launched_in: LaunchedIn = "dagster"
-    """`terminal`: the author launched it there. `dagster`: a process ran it, whose account says nothing about the
-    person who launched it in Dagster's pages."""
+    """`terminal`: the author launched it there. `pages`: the author launched it in Dagster's pages, through the proxy
+    that knows persons. `dagster`: a process ran it, whose account says nothing about the person who launched it."""
     report: str
     """Address of the report."""
     run_id: str
@@ -215,7 +217,7 @@ class NewEvaluation(Authored):
     @property
     def proof(self) -> int:
         """Strength of the author's name: 0 if nobody checked it, 1 for the account of a process, 2 for a person's."""
-        return 0 if self.checked_by == "nobody" else 2 if self.launched_in == "terminal" else 1
+        return 0 if self.checked_by == "nobody" else 1 if self.launched_in == "dagster" else 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -380,6 +382,35 @@ class Account(Authored):
     at: datetime
     revocation: Revocation | None = None
     """End of the account; None while it is in force."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoleRow(Authored):
+    """Role of an account in Dagster's pages, in force until the next such row of the account."""
+
+    place: int
+    """Place in the ledger."""
+    name: str
+    of: int
+    """Place of the account. A later account of the same name does not have the role."""
+    role: Role
+    groups: tuple[str, ...] = ()
+    """Groups of assets to which the role is limited; empty: all."""
+    reason: str
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchRow(Authored):
+    """Run or backfill that a person launched through the proxy in front of Dagster's pages."""
+
+    place: int
+    """Place in the ledger."""
+    launched: str
+    """Id of the run or the backfill, from the answer of Dagster's webserver."""
+    by_mutation: str
+    """Mutation of Dagster's GraphQL, such as `launchRun`."""
+    at: datetime
 
 
 @dataclass(frozen=True, kw_only=True)

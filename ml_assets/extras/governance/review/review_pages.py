@@ -5,14 +5,10 @@ has no accounts. A decision needs the session's cookie, which other sites cannot
 session lives in the memory of this process: its end signs everybody out.
 """
 
-import hmac
 import re
-import secrets
-import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, quote, urlsplit
+from urllib.parse import quote, urlsplit
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -23,6 +19,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ml_assets.extras.governance.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
+from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_form
 from ml_assets.foundation.links import REPORTS
 from ml_assets.foundation.reports.page import rendered
 from ml_assets.model.release.registry import VersionMissing
@@ -34,58 +31,7 @@ from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words
 from resources.words import has_remedy
 
-SESSION_SECONDS = 8 * 3600
-"""Longest session. The ledger checks the account again at each decision."""
-MOST_SESSIONS = 1000
-
-
-@dataclass
-class Session:
-    """One browser in which a person signed in."""
-
-    person: Person
-    form_token: str = field(default_factory=lambda: secrets.token_urlsafe(32))
-    """Value that each form of the session sends back. A page of another site does not know it."""
-    began: float = field(default_factory=time.monotonic)
-    told: tuple[str, str] | None = None
-    """Result of the last decision for the next page: tone and text."""
-
-    def fits(self, form_token: str) -> bool:
-        """Return True if a form of this session sent `form_token`."""
-        return hmac.compare_digest(self.form_token.encode(), form_token.encode())
-
-    def take_told(self) -> tuple[str, str] | None:
-        """Return the result of the last decision, once."""
-        told, self.told = self.told, None
-        return told
-
-
-class Sessions:
-    """Sessions by the secret in the browser's cookie."""
-
-    def __init__(self) -> None:
-        self._open: dict[str, Session] = {}
-
-    def begin(self, person: Person) -> tuple[str, Session]:
-        now = time.monotonic()
-        alive = {name: one for name, one in self._open.items() if now - one.began < SESSION_SECONDS}
-        self._open = dict(list(alive.items())[-MOST_SESSIONS + 1 :])
-        secret = secrets.token_urlsafe(32)
-        self._open[secret] = Session(person)
-        return secret, self._open[secret]
-
-    def of(self, secret: str) -> Session | None:
-        """Return the session with this secret; None if it is over or never was."""
-        found = self._open.get(secret)
-        return found if found and time.monotonic() - found.began < SESSION_SECONDS else None
-
-    def end(self, secret: str) -> None:
-        self._open.pop(secret, None)
-
-
 COOKIE = "ml_assets_review"
-LARGEST_FORM = 64_000
-"""Bytes."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -95,14 +41,6 @@ HEADERS = {
 }
 _OWN_PATH = re.compile(rf"/(models|{REPORTS})/[^\\]*")
 Handler = Callable[[Request], Awaitable[Response]]
-
-
-class _Refused(Exception):
-    """Request without a decision: its status and the sentence for the person."""
-
-    def __init__(self, status: int, why: str) -> None:
-        super().__init__(why)
-        self.status = status
 
 
 class ReviewPages:
@@ -147,7 +85,7 @@ class ReviewPages:
         if request.method == "GET":
             return _html("sign_in.html.j2", 200, wrong="", to=_own_path(request.query_params.get("to", "")))
         self._require_own_origin(request)
-        form = await _form(request)
+        form = await read_form(request)
         try:
             person = await run_in_threadpool(proved_person, form.get("proof", ""), accounts)
         except IdentityRefused as refused:
@@ -227,7 +165,7 @@ class ReviewPages:
     def _decide(self, person: Person, model: str, number: int, form: dict[str, str]) -> tuple[str, str]:
         """Return the tone and the text of the result of a form."""
         if form.get("decision") not in ("approve", "reject"):
-            raise _Refused(400, "a form decides `approve` or `reject`")
+            raise PageRefused(400, "a form decides `approve` or `reject`")
         approves, reason = form["decision"] == "approve", form.get("reason", "")
         try:
             decided = self._desk.review(
@@ -246,15 +184,15 @@ class ReviewPages:
         self._require_own_origin(request)
         session = await run_in_threadpool(self._session, request)
         if session is None:
-            raise _Refused(403, "you are not signed in any more: sign in, and decide again")
-        form = await _form(request)
+            raise PageRefused(403, "you are not signed in any more: sign in, and decide again")
+        form = await read_form(request)
         if not session.fits(form.get("form_token", "")):
-            raise _Refused(403, "the form belongs to another session: open the page again")
+            raise PageRefused(403, "the form belongs to another session: open the page again")
         return session, form
 
     def _require_own_origin(self, request: Request) -> None:
         if request.headers.get("origin", self._origin) != self._origin:
-            raise _Refused(403, "a page of another site sent this form")
+            raise PageRefused(403, "a page of another site sent this form")
 
     # --- around a handler ---
 
@@ -273,7 +211,7 @@ class ReviewPages:
         async def explained(request: Request) -> Response:
             try:
                 return await handler(request)
-            except _Refused as refused:
+            except PageRefused as refused:
                 return _html("told.html.j2", refused.status, text=str(refused))
             except (NotOnThisDesk, VersionMissing) as missing:
                 return _html("told.html.j2", 404, text=str(missing))
@@ -314,20 +252,6 @@ def _address_of(model: str, number: int) -> str:
 
 def _frame(session: Session) -> dict[str, Any]:
     return {"person": session.person, "form_token": session.form_token, "told": session.take_told()}
-
-
-async def _form(request: Request) -> dict[str, str]:
-    """Return the fields of a form. Starlette's own reader needs another package, and takes files, too."""
-    body = b""
-    async for part in request.stream():
-        body += part
-        if len(body) > LARGEST_FORM:
-            raise _Refused(413, f"a form has at most {LARGEST_FORM} bytes")
-    try:
-        fields = parse_qs(body.decode(), keep_blank_values=True, max_num_fields=20)
-    except ValueError as error:
-        raise _Refused(400, f"the form cannot be read: {error}") from error
-    return {name: values[0] for name, values in fields.items()}
 
 
 def _html(template: str, status: int, **facts: Any) -> HTMLResponse:
