@@ -6,7 +6,7 @@ Not here: accounts (`resources.ledger.accounts`), the check of an ID token (`res
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 
-from resources.ledger import Account, Accounts, IdentityRefused, LaunchedIn, Person
+from resources.ledger import Account, Accounts, IdentityRefused, LaunchedIn, Launches, Person
 from resources.settings import Settings
 
 _launched_in: LaunchedIn = "dagster"
@@ -26,9 +26,16 @@ def launched_in_terminal() -> Generator[None]:
         _launched_in = before
 
 
-def launched_in() -> LaunchedIn:
-    """Return where the acting person launched the present run."""
-    return _launched_in
+def author_of_run(ids: Sequence[str], launches: Launches, acting: Person) -> tuple[Person, LaunchedIn]:
+    """Return the author of the results of a run, and where that person launched it.
+
+    `ids` begins with the run's own id; those of what it continues follow: the run that it retries, its backfill. Only
+    the ledger says who launched them. Without a row it is `acting`, the process that executes the run.
+    """
+    if _launched_in != "dagster":
+        return acting, _launched_in
+    launcher = launches.launcher(ids)
+    return (acting, "dagster") if launcher is None else (launcher, "pages")
 
 
 def acting_person(settings: Settings, accounts: Accounts) -> Person:

@@ -12,7 +12,7 @@ import dagster as dg
 
 from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.metadata import RANGE_END, RANGE_START, RESOURCES
+from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES
 from ml_assets.components.pages import (
     RunPage,
     bullets,
@@ -279,7 +279,10 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         from ml_assets.model.steps.evaluate import evaluate_model
 
         with final_unless_transient(platform.settings):
-            evaluated, report = evaluate_model(spec, platform, training_set, trained, context.run_id)
+            continues = [tags[name] for name in CONTINUES if name in (tags := context.run.tags)]
+            evaluated, report = evaluate_model(
+                spec, platform, training_set, trained, context.run_id, continues
+            )
             yield dg.AssetCheckResult(
                 asset_key=evaluation,
                 check_name=gate,

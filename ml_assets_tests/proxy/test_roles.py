@@ -1,6 +1,7 @@
 """Each mutation of Dagster's schema, with each role, through the running proxy in front of a real webserver."""
 
 import re
+import time
 from typing import Any
 
 import httpx
@@ -20,6 +21,7 @@ from ml_assets.extras.governance.proxy.documents import dagster_schema
 from ml_assets.extras.governance.proxy.rules import LAUNCHES, MUTATIONS, PATHS, ROLES, may
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.proxy.conftest import WHERE, GuardedDagster
+from resources.ledger import LedgerUnavailable
 
 SCHEMA = dagster_schema()
 assert SCHEMA.mutation_type is not None
@@ -234,3 +236,59 @@ def test_an_execution_again_stays_within_the_group(guarded: GuardedDagster) -> N
     stop = "mutation($id: String!) { terminateRun(runId: $id) { __typename } }"
     assert "timetable is of the group trains" in message(guarded.post("flyer", stop, {"id": other}))
     assert "errors" not in guarded.post("flyer", stop, {"id": own})
+
+
+def test_runs_and_backfills_record_who_launched_them(guarded: GuardedDagster) -> None:
+    made = guarded.post(
+        "flyer", BACKFILL, {"p": {"assetSelection": {"path": "departures"}, "partitionNames": ["monday"]}}
+    )
+    run = guarded.post("operator", *launch(["departures"]))["data"]["launchRun"]["run"]["runId"]
+    backfill = made["data"]["launchPartitionBackfill"]["backfillId"]
+    rows = [guarded.ledger.launches.of(one) for one in (run, backfill)]
+    assert [(row.author, row.checked_by, row.by_mutation) for row in rows if row] == [
+        ("operator", "token", "launchRun"),
+        ("flyer", "token", "launchPartitionBackfill"),
+    ]
+    guarded.ledger.models.verify()
+
+
+def test_several_launches_of_a_request_are_recorded(guarded: GuardedDagster) -> None:
+    """Also where the client asks for no id of what it launches."""
+    document = """mutation($p: [ExecutionParams!]!) { one: launchMultipleRuns(executionParamsList: $p) { __typename }
+        two: launchMultipleRuns(executionParamsList: $p) { ...All } }
+        fragment All on LaunchMultipleRunsResultOrError { __typename }"""
+    [params] = launch(["departures"])[1].values()
+    before = runs(guarded)
+    answer = guarded.post("operator", document, {"p": [params, params]})
+    assert answer == {"data": {key: {"__typename": "LaunchMultipleRunsResult"} for key in ("one", "two")}}
+    new = runs(guarded) - before
+    assert len(new) == 4
+    assert {row.author for one in new if (row := guarded.ledger.launches.of(one))} == {"operator"}
+
+
+def test_a_launch_that_cannot_be_recorded_is_stopped(
+    guarded: GuardedDagster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def away(*_: object) -> None:
+        raise LedgerUnavailable("the ledger is away")
+
+    before = runs(guarded)
+    monkeypatch.setattr(guarded.ledger.launches, "record", away)
+    assert "stopped again, because nobody could record" in message(
+        guarded.post("operator", *launch(["slow"]))
+    )
+    [run] = runs(guarded) - before
+    query = "query($id: ID!) { runOrError(runId: $id) { ... on Run { status } } }"
+    status, deadline = "", time.monotonic() + 120
+    while time.monotonic() < deadline:
+        status = guarded.post("viewer", query, {"id": run})["data"]["runOrError"]["status"]
+        if status == "CANCELED":
+            return
+        time.sleep(0.5)
+    raise AssertionError(status)
+
+
+def runs(guarded: GuardedDagster) -> set[str]:
+    """Return the ids of all runs of the webserver."""
+    answer = guarded.post("viewer", "{ runsOrError { ... on Runs { results { runId } } } }")
+    return {one["runId"] for one in answer["data"]["runsOrError"]["results"]}

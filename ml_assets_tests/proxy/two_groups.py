@@ -1,5 +1,7 @@
 """Definitions of two groups of assets for tests of the proxy: `flights` and `trains`, each with a job."""
 
+import time
+
 import dagster as dg
 
 _DAYS = dg.StaticPartitionsDefinition(["monday", "tuesday"])
@@ -30,6 +32,12 @@ def stations() -> None:
     """Asset of the second group without partitions."""
 
 
+@dg.asset(group_name="flights")
+def slow() -> None:
+    """Asset that takes a minute."""
+    time.sleep(60)
+
+
 @dg.asset_check(asset=departures)
 def not_empty() -> dg.AssetCheckResult:
     """Check of the first group."""
@@ -50,7 +58,7 @@ def chores() -> None:
 flights_job = dg.define_asset_job("flights_job", [departures, delays])
 all_job = dg.define_asset_job("all_job", [departures, delays, timetable])
 defs = dg.Definitions(
-    assets=[departures, delays, timetable, airports, stations],
+    assets=[departures, delays, timetable, airports, stations, slow],
     asset_checks=[not_empty],
     jobs=[flights_job, all_job, chores],
     schedules=[dg.ScheduleDefinition(job=flights_job, cron_schedule="0 0 1 1 *", name="yearly")],

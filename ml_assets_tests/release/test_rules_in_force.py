@@ -382,6 +382,16 @@ def test_a_run_of_dagsters_pages_is_approved_only_if_the_rules_trust_it(
     assert approve(RULES).author == "bob"
 
 
+def test_a_run_of_a_person_in_the_pages_needs_no_trusted_process(
+    registered: Releases, ledger: Ledger, evaluate: Evaluate, bundle: Bundle
+) -> None:
+    ada, bob = with_account(ledger, "ada"), with_account(ledger, "bob")
+    evaluate(bundle, by=ada, launched_in="pages")
+    with refuses(NotReviewable, "reviewer", "ada ran its evaluation"):
+        review(registered, "small", 1, approves=True, by=ada, reason="mine", rules=RULES)
+    assert review(registered, "small", 1, approves=True, by=bob, reason="ok", rules=RULES).author == "bob"
+
+
 def test_rules_may_name_processes_that_only_others_than_reviewers_launch(
     releases: Releases, ledger: Ledger, evaluate: Evaluate, run_id: str, bundle: Bundle
 ) -> None:

@@ -5,6 +5,7 @@ webserver's answer. A tag of a run proves nothing: anybody who launches a run ch
 """
 
 import json
+from collections.abc import Sequence
 from datetime import datetime
 
 import sqlalchemy as sa
@@ -29,7 +30,7 @@ class Launches:
     def __init__(self, database: LedgerDatabase) -> None:
         self._database = database
 
-    def record(self, ids: list[str], by: Person, mutation: str) -> None:
+    def record(self, ids: Sequence[str], by: Person, mutation: str) -> None:
         """Append a row for each run or backfill in `ids`, in one transaction. Raise `IdentityNeeded`."""
 
         def work(connection: sa.Connection) -> None:
@@ -44,14 +45,14 @@ class Launches:
         with self._database.reading() as connection:
             return _of(connection, launched)
 
-    def launcher(self, run: str, backfill: str | None) -> Person | None:
-        """Return the person who launched `run`, or else the backfill of which it is a part.
+    def launcher(self, ids: Sequence[str]) -> Person | None:
+        """Return the person behind the first of `ids` that has a row: a run, then those that it continues.
 
-        None if nobody did, or if the account of that person is no longer in force. A run of its own row never counts
-        as part of a backfill: that part is a tag of the run.
+        None if nobody launched any of them, or if the account of that person is no longer in force. A run with a row of
+        its own never counts as part of another one: what it continues may be a tag of the run.
         """
         with self._database.reading() as connection:
-            row = _of(connection, run) or (_of(connection, backfill) if backfill else None)
+            row = next((row for one in ids if (row := _of(connection, one)) is not None), None)
             if row is None or account_of(every_account(connection), row.by) is None:
                 return None
             return row.by

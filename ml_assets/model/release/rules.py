@@ -39,8 +39,9 @@ class ApprovalSection(Section):
     """Persons who may not approve: `author` ran an evaluation of the version, `promoter` promotes it. Empty: everybody
     may approve, also the only person of a project."""
     processes: tuple[Author, ...] = ()
-    """Accounts of processes, such as Dagster's daemon, whose evaluations may be approved. Dagster's pages know no
-    persons, so name one only if nobody in `by` can launch there. Not given: a person evaluates again in a terminal."""
+    """Accounts of processes, such as Dagster's daemon, whose evaluations may be approved. Name one only if nobody in
+    `by` can launch in Dagster's pages without the proxy. Not given: a person evaluates again, in a terminal or through
+    the proxy."""
 
     @model_validator(mode="after")
     def _processes_need_reviewers(self) -> Self:

@@ -60,17 +60,23 @@ _MOST_VALUES = 200_000_000
 
 
 def evaluate_model(
-    spec: PipelineSpec, platform: Platform, training_set: TrainingSet, trained: TrainedModel, run_id: str
+    spec: PipelineSpec,
+    platform: Platform,
+    training_set: TrainingSet,
+    trained: TrainedModel,
+    run_id: str,
+    continues: Sequence[str] = (),
 ) -> tuple[EvaluatedModel, Report]:
     """Score the job's weights and the models in the comparison, let the gates decide, and record the evaluation.
 
+    `continues` names what the run is a part of, such as a backfill.
     A rejection is a normal outcome. Raises `InputsRefused` if a partition of the window was rejected since.
     """
     require_as_frozen(spec, training_set, is_trained=True)
     require_nothing_rejected_since(platform, training_set, is_trained=True)
     with platform.pool.kept() as pool:
         made = _score(spec, platform, training_set, trained, pool)
-    return record(made, platform, training_set, trained, run_id), made.report
+    return record(made, platform, training_set, trained, run_id, continues), made.report
 
 
 def _score(

@@ -27,7 +27,7 @@ from ml_assets.model.release.releases import registry_of, releases_of
 from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown, in_words
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
-from resources.acting import launched_in
+from resources.acting import author_of_run
 from resources.artifacts import ArtifactMissing
 from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome, author_in_words
 from resources.platform import Platform
@@ -91,8 +91,12 @@ def record(
     training_set: TrainingSet,
     trained: TrainedModel,
     run_id: str,
+    continues: Sequence[str] = (),
 ) -> EvaluatedModel:
-    """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker."""
+    """Store the report in its own folder, append the decision to the ledger, and record metrics in the tracker.
+
+    `continues` names what the run is a part of, such as a backfill: whoever launched that is its author, too.
+    """
     report, bundle = made.report, made.bundle
     name = report_name(report.title, report.partition, report.digest)
     if platform.artifacts.exists(name, EVALUATION_FILE):  # written on another machine: it stays as it is
@@ -100,6 +104,7 @@ def record(
     files = write_report(report, platform.artifacts.folder(name))
     place = platform.artifacts.push(name, last=files.json.name)
     decision = report.evaluation.decision
+    author, launched_in = author_of_run((run_id, *continues), platform.ledger.launches, platform.acting)
     row = platform.ledger.models.record_evaluation(
         NewEvaluation(
             model=report.title,
@@ -121,8 +126,8 @@ def record(
                 )
                 for to, one in report.evaluation.transitions.items()
             ),
-            by=platform.acting,
-            launched_in=launched_in(),
+            by=author,
+            launched_in=launched_in,
             report=f"{place}/{files.html.name}",
             run_id=run_id,
             trained_on=training_set.trained_on,

@@ -5,7 +5,6 @@ webserver itself must answer nobody else. Launches are recorded in the ledger by
 """
 
 import json
-import logging
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -68,7 +67,10 @@ _NOT_DOWNWARDS = {
 }  # fmt: skip
 _CANONICAL = re.compile(r"/|(/(?!\.{1,2}(/|$))[^/\\\x00-\x1f\x7f]+)+/?")
 """Paths with one spelling: no empty part, no `.` or `..`, no backslash or control character."""
-_log = logging.getLogger(__name__)
+_STOP = """mutation($id: String!) {
+  terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename }
+  cancelPartitionBackfill(backfillId: $id) { __typename } }"""
+"""An id is of a run or of a backfill; of the other kind there is none with it."""
 
 
 @dataclass
@@ -279,13 +281,17 @@ class DagsterProxy:
         return JSONResponse(content, status)
 
     def _record(self, launched: list[str], asked: AskedMutation, visitor: PageVisitor) -> None:
-        """Record who launched. If the ledger is away, the run goes on: it then counts as launched by nobody."""
+        """Record who launched. What the ledger cannot record is stopped again: nobody would know who launched it."""
         try:
             self._ledger.launches.record(launched, visitor.person, asked.name)
         except LedgerError as error:
-            _log.error(
-                "%s launched %s, and the ledger has no row of it: %s", visitor.person.name, launched, error
-            )
+            for one in launched:
+                body = json.dumps({"query": _STOP, "variables": {"id": one}}).encode()
+                self._send_graphql(body, is_read=False)
+            raise PageRefused(
+                503,
+                f"{', '.join(launched)} was launched and stopped again, because nobody could record who did: {error}",
+            ) from error
 
     def _send_graphql(self, body: bytes, *, is_read: bool) -> tuple[int, Any]:
         """Return status and content of the webserver's answer."""
