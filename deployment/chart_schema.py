@@ -34,6 +34,7 @@ TEXT: Schema = {"type": "string", "minLength": 1}
 NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"}
 OPTIONAL_NAME: Schema = {"type": "string", "pattern": "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"}
 IMAGE: Schema = {"type": "string", "pattern": r"^[^\s@]+(@sha256:[0-9a-f]{64}|:[\w][\w.-]*)$"}
+OPTIONAL_IMAGE: Schema = {"type": "string", "pattern": rf"^$|{IMAGE['pattern']}"}
 QUANTITY: Schema = {"type": ["string", "number"], "pattern": "^[0-9.]+(m|[kMGTP]|[KMGTP]i)?$"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
@@ -92,6 +93,10 @@ def values_schema() -> Schema:
                 port=PORT,
                 labels=LABELS,
                 readers={**_list({**LABELS, "minProperties": 1}), "minItems": 1},
+            ),
+            proxy=_keys(enabled=FLAG, **sized["properties"]),
+            oauth2Proxy=_keys(
+                enabled=FLAG, image=OPTIONAL_IMAGE, issuer={"type": "string"}, secret=NAME, **sized["properties"]
             ),
             ray=_keys(enabled=FLAG, head=sized, workers=COUNT, tasks=COUNT, worker=sized),
             prepare=FLAG,

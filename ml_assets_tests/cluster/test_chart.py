@@ -30,6 +30,7 @@ FREE = re.compile(r"settings|quota/resources|.*([aA]nnotations|requests|limits|[
 ACCEPTED = {
     ("container-image-pull-policy", "*"): "images by digest: another pull gets the same bits",
     ("pod-probes-identical", "webserver"): "the page tells both; liveness has patience of two minutes",
+    ("pod-probes-identical", "proxy"): "as of the webserver",
     ("networkpolicy-targets-pod", "workers"): "the launcher makes these pods",
     ("networkpolicy-targets-pod", "metrics"): "the launcher makes these pods",
     ("deployment-has-poddisruptionbudget", "ray-worker"): "a task of a lost worker runs again",
@@ -222,7 +223,8 @@ def another(path: str, value: Any) -> Any:
         case int():
             return value + 1
         case str():
-            return f"1{value}" if not path.startswith("images") else f"example.com/other@sha256:{'1' * 64}"
+            is_image = path.startswith("images") or path.endswith("|image")
+            return f"example.com/other@sha256:{'1' * 64}" if is_image else f"1{value}"
         case list():
             form = {
                 "tolerations": {"key": "other"},
@@ -245,6 +247,48 @@ def test_each_value_changes_an_object(helm: Path, path: str, value: Any) -> None
     """A key that changes nothing would promise what nobody keeps."""
     change = nested(path.split("|"), another(path, value))
     assert all_of_git() != objects(helm, merged(EVERY_OPTION, change))
+
+
+def test_only_the_proxy_reaches_the_webserver(helm: Path) -> None:
+    def entries(values: Values, app: str) -> list[Any]:
+        """Return the peers and ports of each rule that lets somebody in to the pods of `app`."""
+        policies = [one["spec"] for one in objects(helm, values) if one["kind"] == "NetworkPolicy"]
+        return [
+            (rule["from"], rule["ports"][0]["port"])
+            for one in policies
+            if one["podSelector"] == {"matchLabels": {"app": app}}
+            for rule in one.get("ingress") or ()
+        ]
+
+    ingress = [{"namespaceSelector": {"matchLabels": {"ml-assets/ingress": "true"}}}]
+    own = [{"podSelector": {"matchLabels": {"app": "proxy"}}}]
+    both = {"proxy": {"enabled": True}, "oauth2Proxy": {"enabled": True}}
+    assert entries({}, "webserver") == [(ingress, 3000)]
+    assert entries({"proxy": both["proxy"]}, "webserver") == entries(both, "webserver") == [(own, 3000)]
+    assert entries({"proxy": both["proxy"]}, "proxy") == [(ingress, 3000)]
+    assert entries(both, "proxy") == [(ingress, 4180)]
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"proxy": {"enabled": True}, "settings": {"ML_ASSETS_UI_URL": None}}, "ML_ASSETS_UI_URL"),
+        ({"oauth2Proxy": {"enabled": True, "image": ""}}, "oauth2Proxy.image"),
+        ({"oauth2Proxy": {"enabled": True, "issuer": ""}}, "oauth2Proxy.issuer"),
+    ],
+)
+def test_a_proxy_without_what_it_needs_is_refused(helm: Path, values: Values, named: str) -> None:
+    with pytest.raises(Refused, match=named):
+        objects(helm, merged({"proxy": {"enabled": True}}, values))
+
+
+def test_secrets_of_the_oidc_client_are_only_references(helm: Path) -> None:
+    both = {"proxy": {"enabled": True}, "oauth2Proxy": {"enabled": True, "secret": "client"}}
+    containers = one_of(objects(helm, both), "Deployment", "proxy")["spec"]["template"]["spec"]["containers"]
+    front = next(one for one in containers if one["name"] == "oauth2-proxy")
+    assert front["envFrom"] == [{"secretRef": {"name": "client"}}]
+    assert "env" not in front
+    assert not any("secret" in one or "client" in one for one in front["args"])
 
 
 def test_an_empty_list_of_the_network_closes_it(helm: Path) -> None:

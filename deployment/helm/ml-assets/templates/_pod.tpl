@@ -113,3 +113,8 @@ volumeMounts:
 - name: writable
   emptyDir: {}
 {{- end -}}
+
+{{/* Port on which the pod of the proxy answers browsers. */}}
+{{- define "ml-assets.proxyPort" -}}
+{{- if .Values.oauth2Proxy.enabled }}4180{{ else }}3000{{ end -}}
+{{- end -}}
