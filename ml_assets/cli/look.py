@@ -11,6 +11,7 @@ from ml_assets.cli.terminal import (
     VERSION,
     Problem,
     html_option,
+    json_option,
     say,
     show,
 )
@@ -32,6 +33,28 @@ def card(model: str, version: int | None, html: Path | None) -> None:
     Changes nothing.
     """
     show(reading().show(model, version).card(), html)
+
+
+@click.command("predict")
+@click.argument("model")
+@click.argument("version", type=VERSION, required=False)
+@click.option(
+    "--csv",
+    "file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write the predictions to this file instead of printing them.",
+)
+@json_option
+def predict(model: str, version: int | None, file: Path | None, as_json: bool) -> None:
+    """Predict the partition after the newest one of MODEL's table, such as tomorrow, from what is known before it.
+
+    Its rows are those that the source already holds, such as a plan, and a row for each entity or time of the newest
+    partitions. By the version in production, or else the newest; or by VERSION. Changes nothing: no table gets a row.
+    """
+    from ml_assets.cli.predictions import say_prediction
+
+    found = reading().predict(model, version)
+    say_prediction(found, file, as_json=as_json)
 
 
 @click.command("diff")

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from ml_assets.context.environments import Environments
     from ml_assets.context.launch import Finished
     from ml_assets.context.plan import LaunchPlan
+    from ml_assets.context.prediction import ComingPrediction
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
@@ -247,6 +248,17 @@ class Context:
         from ml_assets.context.views import load_model
 
         return load_model(self.project.platform, name, threads=threads)
+
+    def predict(self, model: str, version: int | None = None) -> "ComingPrediction":
+        """Return predictions for the partition that comes next; by default of the version in production, or else of the
+        newest.
+
+        Values that are not known before it begins are absent, and nothing is written. Raises `NotFound`,
+        `VersionMissing`, `PredictionRefused`, and the errors of source and feature function.
+        """
+        from ml_assets.context.prediction import predict_next
+
+        return predict_next(self.project, model, version)
 
     def open_snapshot(self, name: str) -> "OpenedSnapshot":
         """Return the rows that a training read.

@@ -14,7 +14,7 @@ from ml_assets.components.dataset import Dataset
 from ml_assets.components.declarations import in_one_line
 from ml_assets.components.feature_table import FeatureTable
 from ml_assets.components.metadata import declared_tables
-from ml_assets.components.specs import FeatureTableSpec, TrainingPipelineSpec
+from ml_assets.components.specs import DatasetSpec, FeatureTableSpec, TrainingPipelineSpec
 from ml_assets.components.training_pipeline import TrainingPipeline
 from ml_assets.context.errors import HomeRefused, NotFound
 from ml_assets.dagster_host.defs_folder import PipelineTree
@@ -84,6 +84,13 @@ class DeclaredComponents:
         return _named(
             "feature table", name, {one.spec.name: one.spec for one in self._components(FeatureTable)}
         )
+
+    def dataset(self, table: str) -> DatasetSpec:
+        """Return the declared dataset `datasets/NAME`. `NotFound` names the nearest declared name, or all."""
+        name = table.removeprefix("datasets/")
+        if alone := self._find(Dataset, name):
+            return alone.spec
+        return _named("dataset", name, {one.spec.name: one.spec for one in self._components(Dataset)})
 
     def tables(self) -> dict[str, TableSpec]:
         """Return the declared datasets and feature tables by the name of their table, as they are published."""

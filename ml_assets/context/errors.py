@@ -23,3 +23,7 @@ class LaunchRefused(ContextError):
 
 class RunFailed(ContextError):
     """A run ended with an error. The message has the step and its error."""
+
+
+class PredictionRefused(ContextError):
+    """The rows of a partition that comes, or what they look back at, are not known. The message has the remedy."""
