@@ -622,7 +622,12 @@ MISTAKES = [
     ("label_of_dates", f"day,sold\n{DATED}", {"label": "day"}, "'day' holds dates"),
     ("label_of_names", f"day,x,sold\n{NAMES}", {"label": "x"}, "'x' has 90 different texts in 90 rows"),
     ("known", f"day,sold,paid\n{SOLD}", {"known": "prise"}, "--known prise is not a column"),
-    ("known_label", f"day,sold,paid\n{SOLD}", {"known": "paid"}, "is the label, which the model"),
+    (
+        "known_label",
+        f"day,sold,paid\n{SOLD}",
+        {"known": "paid", "label": "paid"},
+        "is the label, which the model",
+    ),
     ("known_time", f"day,sold,paid\n{SOLD}", {"known": "day"}, "is the event time"),
     ("known_names", f"day,x,sold\n{NAMES}", {"known": "x"}, "--known x has 90 different texts in 90 rows"),
 ]

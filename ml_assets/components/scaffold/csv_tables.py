@@ -25,7 +25,7 @@ from ml_assets.components.scaffold.event_times import (
     time_columns,
     units_of,
 )
-from ml_assets.components.scaffold.labels import Label, label_of
+from ml_assets.components.scaffold.labels import Label, label_of, typed_as
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
@@ -168,7 +168,7 @@ class CsvTable:
 def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | None = None) -> CsvTable:
     """Infer the facts of the table in `rows`.
 
-    Without `asked.label`, the last number or boolean that does not identify rows is predicted. Columns are named by
+    Without `asked.label`, a column is predicted whose name says so, or the last one. Columns are named by
     their headings or names. Days begin at midnight in `asked.time_zone` (default: UTC), which is also the zone of times
     without an offset: without it, such times are refused. Partitions that are not over at `now` are left to later runs.
     Raises `CsvRefused`.
@@ -233,7 +233,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     key = primary_key(rows, frame, time.name, candidates, series)
     taken = (time.name, *key, *series, *(one.name for one in dated), *parts)
     odd = {name: found.odd for name, found in values.items() if found.odd is not None}
-    label, possible = label_of(rows, frame, titles, wanted, taken, starts, validation, holdout, odd)
+    known = [_named("--known", name, titles) for name in asked.known]
+    label, possible = label_of(rows, frame, titles, wanted, taken, known, starts, validation, holdout, odd)
     in_advance = tuple(
         dict.fromkeys(_known(name, titles, frame, time.name, label.name) for name in asked.known)
     )
@@ -372,8 +373,8 @@ def _with_guesses(
         ),
         Guess(
             "label",
-            f"{table.label.name}, {table.label.kind}",
-            f"{labels[0]} could be predicted, too: --label {_typed_as(labels[0])}" if labels else "",
+            f"{table.label.name}, {table.label.kind}" + f"; {table.label.why}" * bool(table.label.why),
+            f"{labels[0]} could be predicted, too: --label {typed_as(labels[0])}" if labels else "",
         ),
         Guess("in advance", ", ".join(table.known) or "no column is known", "--known COLUMN,COLUMN"),
         *(
@@ -408,10 +409,6 @@ def _with_lines(rows: FileRows, odd: Mapping[str, int]) -> str:
 
 
 _ODD_SHOWN = 3
-
-
-def _typed_as(name: str) -> str:
-    return f'"{name}"' if " " in name else name
 
 
 def _zone(name: str) -> str:

@@ -1,7 +1,9 @@
 """The column that a first model predicts, and the objective that follows from its values."""
 
+import re
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import date
 
 import polars as pl
@@ -12,6 +14,10 @@ from ml_assets.components.scaffold.rows_of_file import FileRows
 from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
 from resources.words import name_some
 
+LABEL = re.compile(
+    r"(is_|has_)?(label|target|y|outcome|response|churn(ed)?|default(ed)?|fraud|converted|survived)"
+)
+"""Names that a label has by custom."""
 MOST_CLASSES = 50
 MOST_SHARES = 6
 """Classes whose share in the past is a feature: the most frequent ones."""
@@ -25,6 +31,8 @@ class Label:
     objective: ObjectiveName
     classes: tuple[str, ...] = ()
     """Texts of its classes, the most frequent first; empty if it is a number or a boolean."""
+    why: str = ""
+    """Reason for which it was guessed; empty if the person named it."""
 
     @property
     def is_binary(self) -> bool:
@@ -58,6 +66,7 @@ def label_of(
     titles: Mapping[str, str],
     wanted: str,
     taken: Sequence[str],
+    known: Sequence[str],
     starts: pl.Series,
     validation: date,
     holdout: date,
@@ -65,27 +74,73 @@ def label_of(
 ) -> tuple[Label, list[str]]:
     """Return the label, and other columns that could be predicted, the most likely first.
 
-    `wanted` is the column that the person named, or empty. `taken` are the columns of times and keys, `starts` [rows]
-    the partitions of the rows, `validation` and `holdout` the first days of these splits. `odd`
-    is column of texts that are mostly numbers → first row with a text that is none. Raises `CsvRefused`.
+    `wanted` is the column that the person named, or empty. `taken` are the columns of times and keys, `known` those
+    that the person named as known in advance, `starts` [rows] the partitions of the rows, `validation` and `holdout`
+    the first days of these splits. `odd` is column of texts that are mostly numbers → first row with a text that is
+    none. Raises `CsvRefused`, also if two columns are equally likely.
     """
-    numbers = [
-        name
-        for name in frame.columns
-        if name not in taken and _is_number(frame[name]) and not ID.search(name)
-    ]
-    words = [name for name in frame.columns if name not in taken and _has_classes(frame[name])]
-    possible = [
-        name for name in (*reversed(numbers), *reversed(words)) if frame[name].drop_nulls().n_unique() > 1
-    ]
+    free = [name for name in frame.columns if name not in {*taken, *known}]
+    values = {name: frame[name].drop_nulls().n_unique() for name in free}
+    numbers = [name for name in free if values[name] > 1 and _is_number(frame[name]) and not ID.search(name)]
+    words = [name for name in free if values[name] > 1 and _has_classes(frame[name])]
+    flags = [name for name in (*numbers, *words) if values[name] == 2 and _is_flag(frame[name])]
+    flags.sort(key=free.index)
+    # Yes and no is asked for more often than another number.
+    possible = [*dict.fromkeys((*reversed(flags), *reversed(numbers), *reversed(words)))]
     if not wanted and not possible:
         raise CsvRefused(
             f"{rows.path}: no column can be predicted: there are {name_some(list(titles.values()))}. A label is a "
             "number, true and false, or a text with few values; it differs between rows and does not identify them"
         )
-    label = _label(rows, frame, titles, wanted or possible[0], odd)
+    name, why = (wanted, "") if wanted else _guessed(rows, titles, free, numbers, words, flags)
+    label = replace(_label(rows, frame, titles, name, odd), why=why)
     _require_splits(rows, frame[label.name], titles, starts, validation, holdout, label)
     return label, [name for name in possible if name != label.name]
+
+
+def _guessed(
+    rows: FileRows,
+    titles: Mapping[str, str],
+    free: Sequence[str],
+    numbers: Sequence[str],
+    words: Sequence[str],
+    flags: Sequence[str],
+) -> tuple[str, str]:
+    """Return the likeliest label, and why: its name, or its place as the last column, as is the custom.
+
+    `free` are the columns that may be features or labels, `numbers` and `words` those that can be predicted, and
+    `flags` those with two values. Raises `CsvRefused` if two columns are equally likely.
+    """
+    named = [name for name in (*numbers, *words) if LABEL.fullmatch(name)]
+    if len(named) == 1:
+        return named[0], "by its name"
+    last = free[-1]
+    equal = named
+    if not equal and len(flags) > 1 and (last in flags or last not in (*numbers, *words)):
+        equal = flags
+    if not equal and last in words and last not in flags and numbers:
+        equal = [numbers[-1], last]
+    if equal:
+        options = " or ".join(f"--label {typed_as(titles[name])}" for name in equal[-_EQUAL_SHOWN:])
+        raise CsvRefused(
+            f"{rows.path}: {len(equal)} columns are equally likely to be the label: say which one, with {options}"
+        )
+    if last in (*numbers, *words):
+        return last, "the last column"
+    return (numbers[-1], "the last number") if numbers else (words[-1], "the last text with few values")
+
+
+_EQUAL_SHOWN = 4
+
+
+def typed_as(name: str) -> str:
+    """Return a heading as a person types it as an option."""
+    return name if re.fullmatch(r"[\w.:/%+-]+", name) else shlex.quote(name)
+
+
+def _is_flag(column: pl.Series) -> bool:
+    """Return True for a column of two values that are true and false, 0 and 1, or texts."""
+    return not column.dtype.is_numeric() or {*column.drop_nulls().unique()} == {0, 1}
 
 
 def _is_number(column: pl.Series) -> bool:

@@ -45,7 +45,10 @@ class CsvParams(BaseModel):
         alias="from",
         description="CSV, Parquet, JSON lines or Excel, here or s3://bucket/key; or postgresql://…/table.",
     )
-    label: str = Field(default="", description="Column to predict. Default: the last column with numbers.")
+    label: str = Field(
+        default="",
+        description="Column to predict. Default: one that is called label, target or the like, or the last.",
+    )
     date: str = Field(default="", description="Column with the day or the moment of a row.")
     date_format: str = Field(
         default="", description="How dates are written, such as %d/%m/%Y, if they read in two ways."
