@@ -132,7 +132,7 @@ def _hours(day: date, zone: str) -> tuple[str, pl.DataFrame]:
     ("day", "hours"), [(date(2024, 3, 31), 23), (date(2024, 4, 1), 24), (date(2024, 10, 27), 24)]
 )
 def test_hours_move_by_the_clock(day: date, hours: int) -> None:
-    """In March a clock in Berlin skips an hour. In October it shows one twice, and one row is not foreseen."""
+    """A clock in Berlin skips an hour in March. In October it shows one twice, and one row is not foreseen."""
     zone = "Europe/Berlin"
     past = [_hours(day - timedelta(n), zone) for n in (3, 2, 1)]
     found = _coming(past, day.isoformat(), "daily", zone=zone)
@@ -147,6 +147,8 @@ def test_hours_move_by_the_clock(day: date, hours: int) -> None:
         ("monthly", ["2024-01-31"], "2024-02-01", ["2024-02-29"]),
         ("monthly", ["2024-02-01"], "2024-03-01", ["2024-03-01"]),
         ("monthly", ["2024-01-30"], "2024-02-01", ["2024-02-29"]),
+        ("quarterly", ["2024-02-01"], "2024-04-01", ["2024-05-01"]),
+        ("quarterly", ["2024-01-01", "2024-03-01"], "2024-04-01", ["2024-04-01", "2024-06-01"]),
         ("quarterly", ["2024-06-30"], "2024-07-01", ["2024-09-30"]),
         ("weekly", ["2024-02-26", "2024-02-29"], "2024-03-04", ["2024-03-04", "2024-03-07"]),
         ("monthly", [f"2024-04-{n:02}" for n in range(1, 31)], "2024-05-01", [f"2024-05-{n:02}" for n in range(1, 32)]),

@@ -220,6 +220,38 @@ CASES = {
         options={"entity": "quarter"},
         objective="regression",
     ),
+    "year_and_month_apart": Case(
+        "Year,Month,store,sold",
+        [f"{2015 + n // 12},{n % 12 + 1},{store},{n % 12}" for n in range(60) for store in "AB"],
+        ("year_month", "store"),
+        ("store",),
+        cadence="monthly",
+    ),
+    "year_and_name_of_the_month_apart": Case(
+        "mon,yr,sold",
+        [f"{date(2015 + n // 12, n % 12 + 1, 1):%b},{2015 + n // 12},{n % 12}" for n in range(60)],
+        ("yr_mon",),
+        cadence="monthly",
+    ),
+    "year_and_quarter_apart": Case(
+        "year,quarter,month,sold",
+        [f"{n},Q{q},{3 * q},{n % 7 + q}" for n in YEARS for q in range(1, 5)],
+        ("year_month",),
+        cadence="quarterly",
+        objective="regression",
+    ),
+    "year_month_and_day_apart": Case(
+        "yyyy;mm;dd;dow;sold",
+        [f"{d.year};{d.month:02};{d.day:02};{d.weekday()};{d.day % 9}" for d in DAYS],
+        ("yyyy_mm_dd",),
+    ),
+    "parts_that_a_person_named": Case(
+        "a,b,sold",
+        [f"{2015 + n // 12},{n % 12 + 1},{n % 12}" for n in range(60)],
+        ("a_b",),
+        cadence="monthly",
+        options={"date": "a,b"},
+    ),
     "weeks_with_gaps": Case(
         "week,returned",
         [f"{d},{str(n % 2 == 0).lower()}" for n, d in enumerate(WEEKS) if n % 9],
@@ -400,6 +432,7 @@ GERMAN_WEEKDAYS = "\n".join(
 )
 ONE_A_YEAR = "\n".join(f"{year},{year % 7}" for year in YEARS)
 QUARTERS = "\n".join(f"{year},{n},{year % 7 + n}" for year in YEARS for n in (1, 2, 3, 4))
+DAYS_OF_YEARS = "\n".join(f"{year},{n},{n}" for year in YEARS for n in range(1, 32))
 MISTAKES = [
     # the file as a whole
     ("empty", "", {}, "table.csv is empty"),
@@ -482,16 +515,62 @@ MISTAKES = [
         "'at' reads as months and as quarters, such as '2000-1': add --date-format '%Y-%m' or --date-format '%Y-%q'",
     ),
     (
-        "year_and_quarter",
+        "year_and_quarter_of_dates",
         "year,quarter,sold\n" + QUARTERS,
-        {},
-        "'year' and 'quarter' are a date in two columns: write one column with dates such as 2024Q1; or add --entity",
+        {"date": "year"},
+        "such as 2024Q1; or add --date year,quarter; or add --entity quarter, if each quarter is a series",
     ),
     (
-        "year_and_month",
+        "year_and_month_of_dates",
         "Month,FY,sold\n" + "\n".join(f"{DAYS[31 * n]:%b},{year},{n}" for year in YEARS for n in range(3)),
-        {"date": "FY"},
-        "'FY' and 'Month' are a date in two columns: write one column with dates such as 2024-01",
+        {},
+        "'FY' may begin with another month than January: write one column with dates such as 2024-01; or add --date "
+        "FY,Month",
+    ),
+    (
+        "year_and_week",
+        "year,week,sold\n" + "\n".join(f"{year},{n},{n}" for year in YEARS for n in range(1, 53)),
+        {},
+        "'year' and 'week' are a date in two columns: write one column with dates such as 2024-01-31; or add --entity",
+    ),
+    (
+        "year_month_and_weekday",
+        "year,month,day,sold\n"
+        + "\n".join(f"{year},{n},{day},{n}" for year in YEARS for n in range(1, 13) for day in (1, 2, 3)),
+        {},
+        "'day' holds numbers up to 3, which may be days of the week: add --date year,month,day for days of the month",
+    ),
+    (
+        "no_such_month",
+        "year,month,sold\n" + "\n".join(f"{year},{n % 13 or 13},{n}" for year in YEARS for n in range(1, 14)),
+        {},
+        "line 14: 'year-month' holds '1990-13', which is not a date",
+    ),
+    (
+        "empty_month",
+        "year,month,sold\n" + "\n".join(f"{year},{n or ''},{n}" for year in YEARS for n in range(13)),
+        {},
+        "line 2, and 34 more rows: 'year-month' is empty: give each row a date",
+    ),
+    (
+        "unclear_part",
+        "year,x,sold\n" + QUARTERS,
+        {"date": "year,x"},
+        "'x' may be quarter or month: add --date-format for the texts joined by -, such as --date-format '%Y-%m'",
+    ),
+    (
+        "part_twice",
+        "year,x,sold\n" + QUARTERS,
+        {"date": "year,year"},
+        "name the columns of year, month and day once",
+    ),
+    ("no_such_part", "year,x,sold\n" + QUARTERS, {"date": "year,y"}, "--date y is not a column"),
+    ("year_is_not_first", "year,x,sold\n" + QUARTERS, {"date": "x,year"}, "name the year first"),
+    (
+        "day_without_month",
+        "year,x,sold\n" + DAYS_OF_YEARS,
+        {"date": "year,x"},
+        "'x' is neither quarter, month nor day",
     ),
     (
         "one_bad_year",
@@ -773,6 +852,20 @@ def test_a_quarter_or_a_year_is_known_by_its_form(tmp_path: Path, heading: str, 
     file = tmp_path / "table.csv"
     file.write_text("\n".join([f"{heading},sold", *(f"{text},{n}" for n, text in enumerate(texts))]))
     assert infer(read_rows(file)).keys == [f"{year}-01-01" for year in YEARS]
+
+
+def test_parts_of_a_date_may_be_numbers(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    """Whole numbers of a Parquet file, and floats as pandas makes them of a column with a gap."""
+    file = tmp_path / "table.parquet"
+    years, months = [2015.0 + n // 12 for n in range(60)], [n % 12 + 1 for n in range(60)]
+    pl.DataFrame({"year": years, "month": months, "sold": months}).write_parquet(file)
+    sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file)})
+    with sandbox.build_component_tree() as tree:
+        dataset = _spec(list(tree.get_all_components(SpecComponent)), Dataset)
+        rows = resolve_function(dataset.source.function)(date(2016, 12, 1))
+    assert rows.drop("known_at").rows() == [(date(2016, 12, 1), 12)]
+    [guess] = [one for one in infer(read_rows(file)).guesses if one.about == "event time"]
+    assert guess.value == "year_month, written as 2024-01: 'year' and 'month' joined"
 
 
 @pytest.mark.parametrize("form", ["%a %d.%m.%Y", "%A, %B %d, %Y", "%a, %d %b %Y", "%a %Y-%m-%d %H:%M"])

@@ -18,13 +18,8 @@ from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
 from ml_assets.components.scaffold.date_forms import YEAR, TimeColumn, is_named
-from ml_assets.components.scaffold.event_times import (
-    moments_of,
-    parts_of_date,
-    require_undivided,
-    time_columns,
-    units_of,
-)
+from ml_assets.components.scaffold.date_parts import divided, joined_date, parts_of_date, with_joined
+from ml_assets.components.scaffold.event_times import moments_of, time_columns, units_of
 from ml_assets.components.scaffold.labels import Label, label_of, typed_as
 from ml_assets.components.scaffold.past_columns import PastColumns, choose_past
 from ml_assets.components.scaffold.refusals import CsvRefused
@@ -114,6 +109,8 @@ class CsvTable:
     columns: tuple[CsvColumn, ...]
     time: TimeColumn
     """Column of the event time."""
+    together: tuple[str, ...]
+    """Headings of the columns that are joined to the event time, the year first; empty if it is a column."""
     time_zone: str
     """Zone in which days begin, and of times without an offset."""
     cadence: Cadence
@@ -175,9 +172,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     """
     zone = _zone(asked.time_zone)
     texts, titles = _renamed(rows.frame)
-    dated = time_columns(
-        rows, texts, titles, _named("--date", asked.date, titles), _date_format(asked.date_format)
-    )
+    entity = tuple(_named("--entity", name, titles) for name in asked.entity)
+    texts, titles, dated, together = _dated(rows, texts, titles, asked, entity)
     time = dated[0]
     if time.is_time and not (time.has_offset or zone):
         raise CsvRefused(
@@ -185,8 +181,6 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
             "Europe/Berlin or --time-zone UTC"
         )
     zone = zone or "UTC"
-    entity = tuple(_named("--entity", name, titles) for name in asked.entity)
-    require_undivided(rows, texts, titles, time, entity)
     moments = moments_of(rows, texts, time, titles[time.name], zone)
     others = typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal), zone)
     values = {found.values.name: found for found in others}
@@ -260,6 +254,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
             _column(frame[name], titles[name], values.get(name), name in key) for name in frame.columns
         ),
         time=time,
+        together=together,
         time_zone=zone,
         cadence=cadence,
         rows=len(frame),
@@ -356,7 +351,8 @@ def _with_guesses(
     guesses = [
         Guess(
             "event time",
-            f"{table.time.name}, {table.time.shown}",
+            f"{table.time.name}, {table.time.shown}"
+            + f": {' and '.join(map(repr, table.together))} joined" * bool(table.together),
             f"{other_dates[0]} also holds dates: --date {other_dates[0]}" if other_dates else "",
         ),
         Guess("cadence", kind + (f"; {gaps}" if gaps and not likelier else ""), other_cadence),
@@ -503,6 +499,42 @@ def _named(option: str, wanted: str, titles: Mapping[str, str]) -> str:
     if wanted:
         raise CsvRefused(f"{option} {wanted} is not a column{did_you_mean(wanted, titles.values())}")
     return ""
+
+
+def _dated(
+    rows: FileRows,
+    texts: pl.DataFrame,
+    titles: Mapping[str, str],
+    asked: GivenOptions,
+    entity: Sequence[str],
+) -> tuple[pl.DataFrame, Mapping[str, str], list[TimeColumn], tuple[str, ...]]:
+    """Return the columns, with a date in one column; their headings; those of dates, the event time first; and the
+    headings of the columns that were joined to it."""
+    form, columns = _date_format(asked.date_format), _date_columns(asked.date, titles)
+    if len(columns) > 1:
+        joined = joined_date(rows, texts, titles, columns, form)
+    else:
+        dated = time_columns(rows, texts, titles, columns[0], form)
+        is_named_alone = bool(asked.date or form)
+        joined = divided(rows, texts, titles, dated[0], entity, is_named_alone=is_named_alone)
+        if joined is None:
+            return texts, titles, dated, ()
+    whole, headings, column = with_joined(texts, titles, joined)
+    dated = time_columns(rows, whole, headings, column, joined.form)
+    return whole, headings, dated, tuple(titles[name] for name in joined.names)
+
+
+def _date_columns(wanted: str, titles: Mapping[str, str]) -> list[str]:
+    """Return the names of the columns that `--date` names: one (empty if not given), or the parts of a date."""
+    parts = [part.strip() for part in wanted.split(",")]
+    if len(parts) < 2 or wanted in (*titles, *titles.values()):
+        return [_named("--date", wanted, titles)]
+    names = [_named("--date", part, titles) for part in parts if part]
+    if len({*names}) < len(parts):
+        raise CsvRefused(
+            f"--date {wanted}: name the columns of year, month and day once each, with commas between"
+        )
+    return names
 
 
 def _known(wanted: str, titles: Mapping[str, str], frame: pl.DataFrame, event_time: str, label: str) -> str:

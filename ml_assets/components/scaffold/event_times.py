@@ -1,7 +1,6 @@
 """The column that dates the rows of a table, the form of its dates, and the length of its partitions."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -33,33 +32,6 @@ _FISCAL = ("FY%Y Q%q", "FY%YQ%q", "FY%Y-Q%q", "FY%y Q%q", "FY%yQ%q", "FY%y-Q%q",
 
 _WORD = r"^([^\W\d_]{2,}[.,]?)[ \t]+[0-9]"
 """A word before a number, such as a weekday of any language."""
-
-
-class _Part(NamedTuple):
-    """A part of a date in a column of its own."""
-
-    heading: str
-    values: str
-    of: Callable[[pl.Series], pl.Series]
-    """The number of the part, of days."""
-    whole: str
-    """Example of a date with this part."""
-
-
-_PARTS = (
-    _Part("day of year|doy", "[0-9]{1,3}", lambda days: days.dt.ordinal_day(), "2024-01-31"),
-    _Part("day|dd|tag", "[0-9]{1,2}", lambda days: days.dt.day(), "2024-01-31"),
-    _Part("week|wk|woche|kw", "[Ww]?[0-9]{1,2}", lambda days: days.dt.week(), "2024-01-31"),
-    _Part(
-        "(fiscal )?(month|mon|mm|monat)",
-        "0?[1-9]|1[0-2]|[A-Za-z]{3,9}",
-        lambda days: days.dt.month(),
-        "2024-01",
-    ),
-    _Part("(fiscal )?(quarter|qtr|q|quartal)", "[Qq]?[1-4]", lambda days: days.dt.quarter(), "2024Q1"),
-    _Part("weekday|day of week|dow|wochentag", "[0-9]", lambda days: days.dt.weekday(), "2024-01-31"),
-)
-"""The finer ones first, because the example of a whole date is that of the first one found."""
 
 
 def time_columns(
@@ -106,53 +78,6 @@ def time_columns(
             "others: correct it, or delete the row"
         )
     return [one.time for one in found if one.is_sure]
-
-
-def require_undivided(
-    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], time: TimeColumn, entity: Sequence[str]
-) -> None:
-    """Raise `CsvRefused` if the event time is a year, and another column has its quarter, month, week or day.
-
-    A column that the person named as `entity` is not part of a date.
-    """
-    if not time.is_year or frame[time.name].n_unique() == len(frame):
-        return
-    for part in _PARTS:
-        for name, title in titles.items():
-            if (
-                name not in (time.name, *entity)
-                and is_named(title, part.heading)
-                and _holds(frame[name], part)
-            ):
-                year = titles[time.name]
-                raise CsvRefused(
-                    f"{rows.path}: '{year}' and '{title}' are a date in two columns: write one column with dates such "
-                    f"as {part.whole}; or add --entity {title}, if each {title} is a series with a row per {year}"
-                )
-
-
-def _holds(column: pl.Series, part: _Part) -> bool:
-    texts = texts_of(column)
-    if texts is None or texts.is_null().all():
-        return False
-    return bool(texts.drop_nulls().str.contains(rf"^({part.values})(\.0)?$").all())
-
-
-def parts_of_date(frame: pl.DataFrame, titles: Mapping[str, str], days: pl.Series) -> list[str]:
-    """Return the columns of `frame` [rows] that repeat the quarter, month, week or day of `days` [rows]."""
-    named = [
-        (name, part) for name, title in titles.items() for part in _PARTS if is_named(title, part.heading)
-    ]
-    return [name for name, part in named if _repeats(frame[name], part.of(days))]
-
-
-def _repeats(column: pl.Series, numbers: pl.Series) -> bool:
-    texts = texts_of(column)
-    if texts is None:
-        return False
-    found = texts.str.extract(r"([0-9]{1,3})(\.0)?$").cast(pl.Int64)
-    # Some count months and weekdays from 0.
-    return not found.has_nulls() and (found - numbers).n_unique() == 1
 
 
 def moments_of(

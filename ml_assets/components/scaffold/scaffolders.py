@@ -49,7 +49,10 @@ class CsvParams(BaseModel):
         default="",
         description="Column to predict. Default: one that is called label, target or the like, or the last.",
     )
-    date: str = Field(default="", description="Column with the day or the moment of a row.")
+    date: str = Field(
+        default="",
+        description="Column with the day or the moment of a row; or its year, month and day: YEAR,MONTH.",
+    )
     date_format: str = Field(
         default="", description="How dates are written, such as %d/%m/%Y, if they read in two ways."
     )
@@ -345,7 +348,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "date_format": f"{{{_quoted(table.column.title)}: {_quoted(table.time.form)}}}"
         if table.time.form
         else "{}",
-        "expressions": {column.name: _parsed(column) for column in table.columns},
+        "expressions": {column.name: _parsed(column, table) for column in table.columns},
         "numeric": [
             *(["hour"] if hour else []),
             *(["season_sin", "season_cos"] if season else []),
@@ -425,6 +428,7 @@ def _has_texts_with_types(table: CsvTable) -> bool:
 def _imports(table: CsvTable) -> str:
     """Return the imports of this project in the source's module, with a blank line before them."""
     exact = _has_texts_with_types(table)
+    helpers = {_helper(column) for column in table.columns if column.written}
     names = {
         "file_formats": [
             *(["texts_of_csv"] * (table.form == "csv")),
@@ -432,7 +436,7 @@ def _imports(table: CsvTable) -> str:
         ],
         "s3_object": ["S3Object"] * isinstance(table.path, S3Object),
         "text_values": [*(["TextForm"] * (exact or table.form == "jsonl")), *(["typed"] * exact)],
-        "written_values": sorted({_helper(column) for column in table.columns if column.written}),
+        "written_values": sorted(helpers | {"joined_parts"} if table.together else helpers),
     }
     lines = [
         f"from ml_assets.data.sources.{module} import {', '.join(some)}\n"
@@ -446,9 +450,11 @@ def _helper(column: CsvColumn) -> str:
     return "plain_booleans" if " " in column.written else "plain_numbers"
 
 
-def _parsed(column: CsvColumn) -> str:
+def _parsed(column: CsvColumn, table: CsvTable) -> str:
     """Return the Python expression that converts the file's texts to the column's type."""
     text = f"rows[{_quoted(column.title)}]{column.cast}"
+    if table.together and column.name == table.time.name:
+        text = f"joined_parts(rows, {', '.join(map(_quoted, table.together))})"
     if column.chain is not None:
         return text + column.chain
     if column.dtype == "string":

@@ -1,7 +1,8 @@
-"""Numbers and booleans as people write them, such as `1.234,50 €` and `yes`, as the texts that `text_values` reads.
+"""Numbers, booleans and dates as people write them, as the texts that `text_values` reads.
 
-For Python sources of files that somebody typed. Nothing is guessed: a text of another form stays as it is, so that
-`text_values.typed` refuses it with its row. Not here: which form a column has (`components.scaffold`).
+Numbers such as `1.234,50 €`, booleans such as `yes`, dates with year and month in two columns. For Python sources of
+files that somebody typed. Nothing is guessed: a text of another form stays as it is, so that `text_values.typed`
+refuses it with its row. Not here: which form a column has (`components.scaffold`).
 """
 
 from typing import Literal
@@ -16,6 +17,8 @@ _GROUPS = {
     ".": r"[0-9]{1,3}(?:[,'’ \x{00A0}\x{202F}][0-9]{3})+|[0-9]+",
     ",": r"[0-9]{1,3}(?:[.'’ \x{00A0}\x{202F}][0-9]{3})+|[0-9]+",
 }
+JOINED = "-"
+"""Mark between the parts of a date from several columns."""
 BOOLEANS = (
     ("yes", "no"),
     ("true", "false"),
@@ -47,6 +50,16 @@ def plain_numbers(texts: pl.Series, decimal: Decimal) -> pl.Series:
     fraction = parts["fraction"].str.replace(",", ".", literal=True)
     plain = parts["sign"] + parts["minus"] + whole + fraction
     return plain.fill_null(texts).alias(texts.name)
+
+
+def joined_parts(rows: pl.DataFrame, *columns: str) -> pl.Series:
+    """Return the parts of a date in several columns as one text, joined by `-`; null where a part is missing.
+
+    The result is named by the columns, joined in the same way.
+    """
+    parts = [pl.col(name).cast(pl.String).str.strip_chars(" \t").str.strip_suffix(".0") for name in columns]
+    given = [pl.when(part != "").then(part) for part in parts]
+    return rows.select(pl.concat_str(given, separator=JOINED).alias(JOINED.join(columns))).to_series()
 
 
 def plain_booleans(texts: pl.Series, true: str, false: str) -> pl.Series:

@@ -5,8 +5,9 @@ memory: no table of the lake gets a row that nobody observed. Not here: rows tha
 features (`context.prediction`).
 """
 
+from calendar import monthrange
 from collections.abc import Sequence
-from datetime import date, timedelta
+from datetime import date
 
 import polars as pl
 
@@ -50,10 +51,11 @@ def coming_rows(
     things = rows.filter(pl.col(_PARTITION) == newest)
     _require_repeated(rows, things, names)
     dates = _moved_dates(things[event_time].unique().sort().to_list(), newest, key, cadence)
-    if len(dates) == 1 or cadence.kind in OF_MONTHS:
-        days = pl.DataFrame({event_time: list(dates.values())}, schema={event_time: pl.Date})
-        return things.select(names).unique(maintain_order=True).join(days, how="cross") if names else days
-    return things.select(pl.col(event_time).replace_strict(dates, return_dtype=pl.Date), *names)
+    if dates is not None:
+        return things.select(pl.col(event_time).replace_strict(dates, return_dtype=pl.Date), *names)
+    first, last = cadence.bounds(key)
+    days = pl.date_range(first, last, eager=True).alias(event_time).to_frame()
+    return things.select(names).unique(maintain_order=True).join(days, how="cross") if names else days
 
 
 def _require_repeated(rows: pl.DataFrame, things: pl.DataFrame, names: Sequence[str]) -> None:
@@ -70,17 +72,24 @@ def _require_repeated(rows: pl.DataFrame, things: pl.DataFrame, names: Sequence[
         )
 
 
-def _moved_dates(dates: Sequence[date], newest: str, key: str, cadence: Cadence) -> dict[date, date]:
-    """Return date of partition `newest` → the date at the same place of partition `key`."""
-    (old, old_last), (new, new_last) = cadence.bounds(newest), cadence.bounds(key)
+def _moved_dates(dates: Sequence[date], newest: str, key: str, cadence: Cadence) -> dict[date, date] | None:
+    """Return date of partition `newest` → the date at the same place of partition `key`; None if each day has rows."""
+    (old, last), (new, _) = cadence.bounds(newest), cadence.bounds(key)
     if cadence.kind not in OF_MONTHS:
         return {one: one + (new - old) for one in dates}
-    if len(dates) == 1:
-        [day] = dates
-        return {day: new_last if day == old_last else min(new + (day - old), new_last)}
-    if len(dates) < (old_last - old).days + 1:
-        raise ComingRowsUnknown(f"the {len(dates)} dates of {newest} are neither one date nor each day")
-    return {one: one for one in (new + timedelta(n) for n in range((new_last - new).days + 1))}
+    if len({one.month for one in dates}) == len(dates):
+        return {one: _in_month(new, one.month - old.month, one) for one in dates}
+    if len(dates) < (last - old).days + 1:
+        raise ComingRowsUnknown(f"the {len(dates)} dates of {newest} are neither one a month nor one a day")
+    return None
+
+
+def _in_month(first: date, months: int, day: date) -> date:
+    """Return the day of the month of `day`, so many months after the month of `first`; last days stay last days."""
+    month = first.replace(month=first.month + months)
+    length = monthrange(month.year, month.month)[1]
+    is_last = day.day == monthrange(day.year, day.month)[1]
+    return month.replace(day=length if is_last else min(day.day, length))
 
 
 def _moved_moments(
