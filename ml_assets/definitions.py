@@ -42,15 +42,16 @@ def load(settings: Settings, tree: "PipelineTree | None" = None, only: Sequence[
 
 
 @contextmanager
-def loading() -> Generator[None]:
+def loading(*, replaces: bool = True) -> Generator[None]:
     """Load definitions faster during the block: the code of pipelines is read once, and no garbage is collected.
 
     All that is loaded stays, and looking through it for garbage takes a quarter of the time. So it is never looked
-    through, not after the block either, until the next such block: then what was loaded before may be garbage.
+    through, not after the block either, until the next such block: then what was loaded before may be garbage, unless
+    the block adds to it (`replaces=False`).
     """
     was_enabled = gc.isenabled()
     gc.disable()
-    if gc.get_freeze_count():
+    if replaces and gc.get_freeze_count():
         gc.unfreeze()
         gc.collect()
     try:

@@ -1,7 +1,8 @@
 """Declared models and tables, all definitions, and Dagster's storage: the parts of a project that need Dagster."""
 
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import contextmanager
 from functools import cached_property
 from typing import TypeVar
 
@@ -37,6 +38,7 @@ class DeclaredComponents:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._definitions_of: dict[frozenset[str], dg.Definitions | None] = {}
+        self._has_loaded = False
 
     @cached_property
     def _tree(self) -> PipelineTree:
@@ -49,12 +51,19 @@ class DeclaredComponents:
     def _single(self) -> SingleComponents:
         return SingleComponents(self._tree)
 
+    @contextmanager
+    def _loading(self) -> Generator[None]:
+        # Definitions of an earlier context may be garbage. Those of this one stay.
+        replaces, self._has_loaded = not self._has_loaded, True
+        with loading(replaces=replaces):
+            yield
+
     def _find(self, of_type: type[Component], name: str) -> Component | None:
-        with loading():
+        with self._loading():
             return self._single.find(of_type, name)
 
     def _components(self, of_type: type[Component]) -> Sequence[Component]:
-        with in_one_line(), loading():
+        with in_one_line(), self._loading():
             return self._tree.get_all_components(of_type)
 
     def pipelines(self) -> dict[str, TrainingPipelineSpec]:
@@ -119,7 +128,7 @@ class DeclaredComponents:
         """Return all that a run of `assets` needs, with the tables behind them; None if only all definitions do."""
         names = frozenset(map(declared_as, assets))
         if names not in self._definitions_of:
-            with loading():
+            with self._loading():
                 from ml_assets.assembly import runnable
 
                 pipelines = self._single.definitions_of(names)

@@ -5,6 +5,7 @@ Draws; reads nothing. The last partition of each picture is the one that the pag
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -37,7 +38,7 @@ def pictures_of_columns(profiles: Profiles) -> Iterator[Drawing]:
         draw, caption = _of_column(list(profiles), columns)
         if draw is not None and drawn < MOST_COLUMNS:
             drawn += 1
-            yield Drawing(name, encoded(_titled(name, draw), "svg", _SIZE), caption)
+            yield Drawing(name, partial(encoded, _titled(name, draw), "svg", _SIZE), caption)
 
 
 def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Iterator[Drawing]:
@@ -51,7 +52,7 @@ def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Ite
         axes.bar(range(len(keys)), [one["rows"] for one in profiles.values()], color=_LINE, width=0.8)
         _label(axes, keys)
 
-    yield Drawing("rows", encoded(_titled("rows", rows), "svg", _SIZE), "rows of each partition")
+    yield Drawing("rows", partial(encoded, _titled("rows", rows), "svg", _SIZE), "rows of each partition")
     complete = {key: completeness(one) for key, one in profiles.items()}
     means = {name: sum(one.get(name, 0.0) for one in complete.values()) for name in complete[keys[-1]]}
     least = sorted(means, key=lambda name: (means[name], name))[:_NAMED]
@@ -66,7 +67,7 @@ def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Ite
         _label(axes, keys)
 
     said = f"percent of rows with a value, in the {len(least)} least complete columns"
-    yield Drawing("completeness", encoded(_titled("completeness", shares), "svg", _SIZE), said)
+    yield Drawing("completeness", partial(encoded, _titled("completeness", shares), "svg", _SIZE), said)
     if hours_late:
         unit, hours = ("hours", 1) if max(hours_late.values()) < MOST_HOURS else ("days", 24)
         known = [hours_late.get(key, float("nan")) / hours for key in keys]
@@ -76,7 +77,7 @@ def pictures_of_rows(profiles: Profiles, hours_late: Mapping[str, float]) -> Ite
             _label(axes, keys)
 
         said = f"{unit} from the end of a partition, in UTC, to the first verdict that let it pass"
-        yield Drawing("freshness", encoded(_titled("freshness", late), "svg", _SIZE), said)
+        yield Drawing("freshness", partial(encoded, _titled("freshness", late), "svg", _SIZE), said)
 
 
 def _titled(name: str, draw: Draw) -> Draw:

@@ -100,11 +100,11 @@ def serving_tables(platform: Platform) -> Callable[[Request], Response]:
                 newest = quote(newest_partition(platform, table))
                 return RedirectResponse(f"{request.url.path.rstrip('/')}/{newest}", headers=HEADERS)
             with _DRAWING:
-                page = partition_page(platform, table, key, links=True)
+                page = partition_page(platform, table, key, links=True).to_html()
         except (TableMissing, PartitionMissing, NotOnMain, TableNameRefused) as error:
             return told(404, f"{error}")
         except (LakeError, LedgerError, ManifestUnreadable) as error:
             return told(502, f"{error}")
-        return Response(page.to_html(), media_type="text/html", headers=HEADERS)
+        return Response(page, media_type="text/html", headers=HEADERS)
 
     return serve

@@ -79,6 +79,8 @@ def test_definitions_are_no_garbage_until_they_are_loaded_again() -> None:
     del loaded
     gc.collect()
     assert earlier() is not None
+    with loading(replaces=False):
+        assert earlier() is not None
     with loading():
         assert earlier() is None
     assert gc.isenabled()

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from ml_assets.foundation.reports.page import Bullets, Chapter, Grid, WrittenPage
+from ml_assets.foundation.reports.page import Bullets, Chapter, Drawing, Grid, WrittenPage
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.report.card import Release, model_card
@@ -52,6 +52,16 @@ def test_a_model_without_an_error_says_so_in_card_and_report(case: HoldoutCase, 
     assert "ml-assets leaktest" in warning
     assert warning in render(perfect)
     assert "no error" not in render(report).lower()
+
+
+def test_a_picture_is_drawn_only_for_html(report: Report) -> None:
+    """The card in a terminal took a second longer, for pictures that it leaves out."""
+    page = model_card(report)
+    drawings = [block for one in page.chapters for block in one.blocks if isinstance(block, Drawing)]
+    page.to_markdown()
+    assert drawings
+    assert not [one.name for one in drawings if "svg" in vars(one)]
+    assert page.to_html().count("data:image/svg+xml;base64,") == len(drawings)
 
 
 def test_a_slice_among_many_is_worse_only_beyond_chance(report: Report) -> None:

@@ -9,7 +9,8 @@ picture is drawn, so only one thread at a time may draw.
 import base64
 import io
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, Literal
 
 from ml_assets.foundation.reports.text import count, in_markdown, number, share, table_in_markdown, visible
@@ -146,12 +147,18 @@ class Grid:
 
 @dataclass(frozen=True)
 class Drawing:
-    """SVG in base64 with its caption. Markdown leaves it out."""
+    """SVG with its caption. Markdown leaves it out, and does not draw it: matplotlib takes a second to load."""
 
     name: str
-    svg: str
+    draw: Callable[[], str] = field(compare=False)
+    """Returns the SVG in base64."""
     caption: str
     kind: Literal["drawing"] = "drawing"
+
+    @cached_property
+    def svg(self) -> str:
+        """The SVG in base64, drawn at the first use."""
+        return self.draw()
 
 
 Block = Paragraph | Bullets | Actions | Grid | Drawing

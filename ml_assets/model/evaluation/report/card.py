@@ -14,7 +14,7 @@ from ml_assets.model.evaluation.evaluation_document import Evaluation, Part, Rul
 from ml_assets.model.evaluation.metrics.bootstrap import among
 from ml_assets.model.evaluation.metrics.metrics import MetricFacts
 from ml_assets.model.evaluation.report import chapters
-from ml_assets.model.evaluation.report.pictures import caption, pictures
+from ml_assets.model.evaluation.report.pictures import caption, drawn_later
 from ml_assets.model.evaluation.report_document import ModelFacts, Report
 from resources.words import counted, dotted, name_some
 
@@ -143,7 +143,7 @@ def _metrics(evaluation: Evaluation) -> Iterator[Block]:
     yield Paragraph(f"Compared with: {'; '.join(others)}. ↑ higher is better, ↓ lower is better.")
     if plain := sentences.plain_findings(evaluation):
         yield Bullets(tuple(plain))
-    drawn = pictures(evaluation, form="svg")
+    drawn = drawn_later(evaluation)
     yield from (Drawing(name, drawn[name], caption(name, evaluation)) for name in _DRAWN if name in drawn)
 
 

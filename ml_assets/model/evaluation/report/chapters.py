@@ -113,7 +113,7 @@ def explanation_chapters(
         blocks.append(Paragraph(f"{counted(hidden, 'less important column')} in evaluation.json."))
     if drawn:
         blocks += [
-            Drawing(name, svg, "Mean prediction if all rows had this value.")
+            Drawing(name, lambda svg=svg: svg, "Mean prediction if all rows had this value.")
             for name, svg in dependence_pictures(found, "svg").items()
         ]
     yield Chapter(

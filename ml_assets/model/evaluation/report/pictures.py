@@ -33,13 +33,22 @@ def pictures(evaluation: Evaluation, loss: LossCurve | None = None, *, form: For
     A PNG has 420 × 330 pixels and less than 50 kB, small enough for the metadata of an asset. The same evaluation gives
     the same bytes.
     """
-    drawings: dict[str, Draw] = {
-        name: lambda axes, draw=_DRAWN[name]: draw(axes, evaluation)
-        for name in facts_of(evaluation.objective).pictures
-    }
+    drawings = _drawings(evaluation)
     if loss is not None and (loss.training or loss.validation):
         drawings["loss"] = lambda axes: _loss(axes, loss)
     return {name: encoded(draw, form) for name, draw in drawings.items()}
+
+
+def drawn_later(evaluation: Evaluation) -> dict[str, Callable[[], str]]:
+    """Return the pictures of the objective as `pictures` does, as SVG, each drawn when its function is called."""
+    return {name: lambda draw=draw: encoded(draw, "svg") for name, draw in _drawings(evaluation).items()}
+
+
+def _drawings(evaluation: Evaluation) -> dict[str, Draw]:
+    return {
+        name: lambda axes, draw=_DRAWN[name]: draw(axes, evaluation)
+        for name in facts_of(evaluation.objective).pictures
+    }
 
 
 def headline(evaluation: Evaluation) -> dict[str, str]:
