@@ -16,7 +16,7 @@ from zoneinfo import ZoneInfo
 import polars as pl
 from pydantic import TypeAdapter, ValidationError
 
-from ml_assets.components.scaffold.column_values import Values, of_own_type, typed_columns
+from ml_assets.components.scaffold.column_values import Values, of_own_type, plain_columns, typed_columns
 from ml_assets.components.scaffold.date_forms import YEAR, TimeColumn, is_named
 from ml_assets.components.scaffold.date_parts import divided, joined_date, parts_of_date, with_joined
 from ml_assets.components.scaffold.event_times import moments_of, time_columns, units_of
@@ -173,7 +173,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     zone = _zone(asked.time_zone)
     texts, titles = _renamed(rows.frame)
     entity = tuple(_named("--entity", name, titles) for name in asked.entity)
-    texts, titles, dated, together = _dated(rows, texts, titles, asked, entity)
+    plain = plain_columns(texts) if rows.form != "sql" else {}
+    texts, titles, dated, together = _dated(rows, texts, titles, plain, asked, entity)
     time = dated[0]
     if time.is_time and not (time.has_offset or zone):
         raise CsvRefused(
@@ -182,7 +183,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         )
     zone = zone or "UTC"
     moments = moments_of(rows, texts, time, titles[time.name], zone)
-    others = typed_columns(rows, texts.drop(time.name), titles, _decimal(asked.decimal), zone)
+    others = typed_columns(rows, texts.drop(time.name), titles, plain, _decimal(asked.decimal), zone)
     values = {found.values.name: found for found in others}
     if not time.form:
         values[time.name] = Values(
@@ -269,7 +270,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         recent=_recent(cadence, present_days),
         season=_season(cadence, present_days),
     )
-    words = [name for name in candidates if frame.schema[name] == pl.String or ID.search(name)]
+    words = [name for name in candidates if frame[name].dtype == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
     inexact = [
         titles[name] for name, found in values.items() if found.is_inexact and name not in (label.name, *key)
@@ -505,6 +506,7 @@ def _dated(
     rows: FileRows,
     texts: pl.DataFrame,
     titles: Mapping[str, str],
+    plain: Mapping[str, pl.Series],
     asked: GivenOptions,
     entity: Sequence[str],
 ) -> tuple[pl.DataFrame, Mapping[str, str], list[TimeColumn], tuple[str, ...]]:
@@ -514,13 +516,13 @@ def _dated(
     if len(columns) > 1:
         joined = joined_date(rows, texts, titles, columns, form)
     else:
-        dated = time_columns(rows, texts, titles, columns[0], form)
+        dated = time_columns(rows, texts, titles, plain, columns[0], form)
         is_named_alone = bool(asked.date or form)
         joined = divided(rows, texts, titles, dated[0], entity, is_named_alone=is_named_alone)
         if joined is None:
             return texts, titles, dated, ()
     whole, headings, column = with_joined(texts, titles, joined)
-    dated = time_columns(rows, whole, headings, column, joined.form)
+    dated = time_columns(rows, whole, headings, plain, column, joined.form)
     return whole, headings, dated, tuple(titles[name] for name in joined.names)
 
 

@@ -212,6 +212,11 @@ def is_named(title: str, expression: str) -> bool:
     return re.fullmatch(expression, re.sub(r"[\W_]+", " ", title).strip().lower()) is not None
 
 
+def is_named_as_date(title: str) -> bool:
+    """Return True for a heading below which digits are years, months or quarters."""
+    return any(is_named(title, named) for named in _BY_HEADING.values())
+
+
 def _has_text(dtype: pl.DataType) -> bool:
     return dtype == pl.String or dtype.is_numeric() or isinstance(dtype, pl.Categorical | pl.Enum)
 

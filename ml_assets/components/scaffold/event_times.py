@@ -10,6 +10,7 @@ from ml_assets.components.scaffold.date_forms import (
     TimeColumn,
     dated_column,
     is_named,
+    is_named_as_date,
     read_dates,
     texts_of,
 )
@@ -20,6 +21,7 @@ from ml_assets.data.sources.text_values import TextForm, ValueRefused, typed
 from ml_assets.data.tables.cadence import FIRST_YEAR, LAST_YEAR
 from resources.words import name_some
 
+_EIGHT_DIGITS = 10**7
 _FEW = 20
 """Different dates below which another column of dates is more likely the event time."""
 _TIMES = (
@@ -35,13 +37,27 @@ _WORD = r"^([^\W\d_]{2,}[.,]?)[ \t]+[0-9]"
 
 
 def time_columns(
-    rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str], wanted: str, form: str
+    rows: FileRows,
+    frame: pl.DataFrame,
+    titles: Mapping[str, str],
+    plain: Mapping[str, pl.Series],
+    wanted: str,
+    form: str,
 ) -> list[TimeColumn]:
-    """Return the columns of dates in `frame` [rows], the event time first.
+    """Return the columns of dates in `frame` [rows], the event time first. `plain` are its columns of plain numbers.
 
     `wanted` is the event time that the person named, `form` the format of its dates; empty if not given. Raises
     `CsvRefused` if the event time is missing or ambiguous, or if one of its values is not a date.
     """
+    # Digits are dates if there are eight of them, or by their heading; so are fractions in no form.
+    undated = {
+        name
+        for name, values in ({} if form else plain).items()
+        if name in titles
+        and name != wanted
+        and not is_named_as_date(titles[name])
+        and (values.abs() < _EIGHT_DIGITS).all()
+    }
     columns = [
         dated_column(
             frame[name],
@@ -50,8 +66,9 @@ def time_columns(
             is_wanted=name == wanted,
         )
         for name, title in titles.items()
+        if name not in undated
         # A database has types: its texts are texts.
-        if not (rows.form == "sql" and frame.schema[name] == pl.String)
+        and not (rows.form == "sql" and frame[name].dtype == pl.String)
     ]
     found = [
         one for one in columns if one and not (rows.form == "sql" and one.time.form and not one.time.is_year)

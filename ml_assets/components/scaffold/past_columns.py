@@ -57,7 +57,7 @@ def choose_past(
     words = [
         name
         for name in candidates
-        if is_single and frame.schema[name] == pl.String and frame[name].n_unique() <= MOST_WORDS
+        if is_single and frame[name].dtype == pl.String and frame[name].n_unique() <= MOST_WORDS
     ]
     numbers = [name for name in candidates if _is_measured(frame[name])]
     means = frame.group_by(keys, maintain_order=True).agg(

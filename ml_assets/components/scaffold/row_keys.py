@@ -22,13 +22,15 @@ def is_unique(frame: pl.DataFrame, columns: Sequence[str]) -> bool:
 def series_of(frame: pl.DataFrame, event_time: str, candidates: Sequence[str]) -> list[tuple[str, ...]]:
     """Return the sets of at most two columns that name a row together with the event time, the smallest first.
 
-    The first is empty if the event time is enough.
+    Only the empty set if the event time is enough.
     """
-    naming = sorted(naming_a_series(frame, candidates), key=lambda name: frame.schema[name] != pl.String)
+    if is_unique(frame, (event_time,)):
+        return [()]
+    naming = sorted(naming_a_series(frame, candidates), key=lambda name: frame[name].dtype != pl.String)
     return [
         columns
-        for size in range(3)
-        for columns in combinations(naming, size)
+        for size in (1, 2)
+        for columns in combinations(naming if size == 1 else naming[:_MOST_NAMES], size)
         if is_unique(frame, (event_time, *columns))
     ]
 
@@ -93,8 +95,8 @@ def _keys(
     frame: pl.DataFrame, event_time: str, candidates: Sequence[str], series: tuple[str, ...]
 ) -> Iterator[tuple[str, ...]]:
     """Yield combinations in the order to try them. Leaves out measurements: they may be unique by chance."""
-    ids = [name for name in candidates if _identifies(frame.schema[name]) and ID.search(name)]
-    others = [name for name in candidates if name not in ids and frame.schema[name] == pl.String]
+    ids = [name for name in candidates if _identifies(frame[name].dtype) and ID.search(name)]
+    others = [name for name in candidates if name not in ids and frame[name].dtype == pl.String]
     usable = [name for name in (*ids, *others) if not frame[name].null_count()][:_MOST_NAMES]
     yield (event_time,)
     yield from ((name,) for name in ids if name in usable)
