@@ -97,6 +97,16 @@ def test_a_model_without_an_error_is_blessed_with_a_warning(
     """A score that a report prints as 1.0000."""
     found = decision({"at_least": at_least}, cells=[cell(better_by, 0.0)])
     assert (found.status, found.summary) == ("blessed", said)
+    assert found.no_error == ("No error" in said)
+
+
+@pytest.mark.parametrize("better_by", [0.30, 0.29])
+def test_a_decision_of_before_is_read_by_its_summary(better_by: float) -> None:
+    """Stored reports had no field that says so, and nobody who rewords a summary should change their meaning."""
+    found = decision({"at_least": 0.9}, cells=[cell(better_by, 0.0)])
+    assert GateDecision.model_validate_json(found.model_dump_json(exclude={"no_error"})) == found
+    reworded = found.model_copy(update={"summary": "Blessed."})
+    assert GateDecision.model_validate_json(reworded.model_dump_json()).no_error == found.no_error
 
 
 def test_a_holdout_of_one_label_is_no_sign_of_a_leak() -> None:

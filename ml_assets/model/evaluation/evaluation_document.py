@@ -1,9 +1,9 @@
 """Documents of an evaluation: measurements, curves and decisions. Only data."""
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from ml_assets.foundation.objective_facts import ObjectiveName
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
@@ -83,6 +83,10 @@ class RuleResult(Document):
     """Condition under which the rule would pass; None if it passed or does not apply."""
 
 
+AS_WITH_A_LEAK = "No error on the holdout, as with a leak: ml-assets leaktest TABLE."
+"""End of the summary of a decision about a model without an error."""
+
+
 class GateDecision(Document):
     """Blessed, rejected or undecided, with the reasons."""
 
@@ -92,6 +96,17 @@ class GateDecision(Document):
     reasons: tuple[str, ...]
     """Sentences of the rules that decided: the failed rules, else the undecided rules, else those that passed."""
     rules: tuple[RuleResult, ...]
+    no_error: bool = Field(default=False, exclude_if=lambda found: not found)
+    """True if a score of the challenger is perfect on the whole holdout, as of a model that knows the label."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read_from_the_summary(cls, stored: Any) -> Any:
+        """Add the field to a decision that was stored when only the summary said so."""
+        if not isinstance(stored, dict) or "no_error" in stored:
+            return stored  # pyright: ignore[reportUnknownVariableType]
+        facts = cast("dict[str, Any]", stored)
+        return facts | {"no_error": str(facts.get("summary", "")).endswith(AS_WITH_A_LEAK)}
 
 
 class Part(Document):

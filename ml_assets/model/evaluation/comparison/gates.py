@@ -20,6 +20,7 @@ from typing import Self
 from ml_assets.model.evaluation.comparison import sentences
 from ml_assets.model.evaluation.comparison.holdout_rows import SliceKey
 from ml_assets.model.evaluation.evaluation_document import (
+    AS_WITH_A_LEAK,
     DecisionStatus,
     GateDecision,
     Role,
@@ -98,7 +99,7 @@ def decide(
     decided = _conclude(rules, champion, spec)
     if not _is_flawless(spec, cells):
         return decided
-    return decided.model_copy(update={"summary": f"{decided.summary} {sentences.AS_WITH_A_LEAK}"})
+    return decided.model_copy(update={"summary": f"{decided.summary} {AS_WITH_A_LEAK}", "no_error": True})
 
 
 _PRINTED_AS_ONE = 1 - 5e-5

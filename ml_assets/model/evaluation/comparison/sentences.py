@@ -115,12 +115,9 @@ def change_rule(
     return explanation, needed
 
 
-AS_WITH_A_LEAK = "No error on the holdout, as with a leak: ml-assets leaktest TABLE."
-
-
 def no_error(evaluation: Evaluation) -> str:
     """Return the warning about a challenger without an error on the whole holdout; empty for any other."""
-    if AS_WITH_A_LEAK not in evaluation.decision.summary:
+    if not evaluation.decision.no_error:
         return ""
     return (
         f"The model makes no error on the {evaluation.rows:,} rows of the holdout. A real label is rarely so clear: "
