@@ -870,7 +870,7 @@ def test_parts_of_a_date_may_be_numbers(sandbox: DefsFolderSandbox, tmp_path: Pa
         rows = resolve_function(dataset.source.function)(date(2016, 12, 1))
     assert rows.drop("known_at").rows() == [(date(2016, 12, 1), 12)]
     [guess] = [one for one in infer(read_rows(file)).guesses if one.about == "event time"]
-    assert guess.value == "year_month, written as 2024-01: 'year' and 'month' joined"
+    assert guess.value == "year_month, written as 2024-01: 'year', 'month' joined"
 
 
 @pytest.mark.parametrize("form", ["%a %d.%m.%Y", "%A, %B %d, %Y", "%a, %d %b %Y", "%a %Y-%m-%d %H:%M"])
@@ -935,6 +935,17 @@ def test_partitions_that_run_or_come_are_left_to_later_runs(tmp_path: Path, cade
     assert [one.value.partition(",")[0] for one in table.guesses if one.about == "not over"] == [
         "1 rows" if cadence == "daily" else "5 rows"
     ]
+
+
+def test_empty_labels_of_days_to_come_do_not_loosen_the_contract(tmp_path: Path) -> None:
+    """A day that is over and has no label was accepted, because the plan of tomorrow had none either."""
+    file = tmp_path / "table.csv"
+    lines = [f"{day},{day.day}" for day in [date(2024, 1, 1) + timedelta(days=n) for n in range(60)]]
+    file.write_text("\n".join(["day,sold", *lines, "2024-03-01,", "2024-03-02,"]))
+    now = datetime(2024, 3, 1, 12, tzinfo=UTC)
+    assert [one.nullable for one in infer(read_rows(file), now=now).columns] == [False, False]
+    later = datetime(2024, 3, 9, tzinfo=UTC)
+    assert [one.nullable for one in infer(read_rows(file), now=later).columns] == [False, True]
 
 
 def test_other_columns_are_offered_only_if_they_would_do(tmp_path: Path) -> None:

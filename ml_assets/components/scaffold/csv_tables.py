@@ -246,13 +246,15 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         label=label,
         before=validation,
     )
+    # The label of rows to come is empty, which says nothing about those of days that are over.
+    seen = frame.filter(starts <= present_days[-1])
     table = CsvTable(
         path=rows.path,
         form=rows.form,
         sql=rows.sql,
         separator=rows.separator,
         columns=tuple(
-            _column(frame[name], titles[name], values.get(name), name in key) for name in frame.columns
+            _column(seen[name], titles[name], values.get(name), name in key) for name in frame.columns
         ),
         time=time,
         together=together,
@@ -353,7 +355,7 @@ def _with_guesses(
         Guess(
             "event time",
             f"{table.time.name}, {table.time.shown}"
-            + f": {' and '.join(map(repr, table.together))} joined" * bool(table.together),
+            + f": {', '.join(map(repr, table.together))} joined" * bool(table.together),
             f"{other_dates[0]} also holds dates: --date {other_dates[0]}" if other_dates else "",
         ),
         Guess("cadence", kind + (f"; {gaps}" if gaps and not likelier else ""), other_cadence),
