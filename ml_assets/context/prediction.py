@@ -103,9 +103,21 @@ def predict_next(project: Project, model: str, version: int | None = None) -> Co
         newest=coming.newest,
         note=_note(coming, planned),
         rows=pl.concat(
-            [rows.select(names), pl.DataFrame(found, schema=outputs, orient="row")], how="horizontal"
+            [
+                _in_zone(rows.select(names), dataset.contract),
+                pl.DataFrame(found, schema=outputs, orient="row"),
+            ],
+            how="horizontal",
         ),
     )
+
+
+def _in_zone(rows: pl.DataFrame, contract: Contract) -> pl.DataFrame:
+    """Return `rows` with the event time by the clock of its zone, in which the partition begins at midnight."""
+    time = contract.event_time
+    if time not in rows.columns or not isinstance(rows.schema[time], pl.Datetime):
+        return rows
+    return rows.with_columns(pl.col(time).dt.convert_time_zone(contract.event_time_zone))
 
 
 def _dated_input(features: FeatureTableSpec) -> InputSection:
