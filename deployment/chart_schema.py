@@ -59,6 +59,12 @@ def values_schema() -> Schema:
         ["trainings", "borrowed", "platform"], trainings=COUNT, borrowed=COUNT, platform=COUNT, unit=TEXT
     )
     account = _keys(annotations=LABELS)
+    places = _keys(
+        ports={**_list(PORT), "minItems": 1},
+        addresses=_list(TEXT),
+        exceptions=_list(TEXT),
+        namespaces=_list(NAME),
+    )
     return {
         "$schema": "https://json-schema.org/draft/2020-12/schema",
         **_keys(
@@ -79,12 +85,8 @@ def values_schema() -> Schema:
             containerDefaults=_keys(requests=AMOUNTS, limits=AMOUNTS),
             queue=_keys(enabled=FLAG, name=NAME, cohort=NAME, weight=COUNT, flavor=NAME, required=FLAG),
             network=_keys(
-                servers=_keys(
-                    ports={**_list(PORT), "minItems": 1},
-                    addresses=_list(TEXT),
-                    exceptions=_list(TEXT),
-                    namespaces=_list(NAME),
-                ),
+                servers=places,
+                workers=places,
                 dns=_keys(namespaces=_list(NAME), addresses=_list(TEXT)),
                 ingress=_list({**LABELS, "minProperties": 1}),
             ),

@@ -293,7 +293,8 @@ def test_secrets_of_the_oidc_client_are_only_references(helm: Path) -> None:
 
 def test_an_empty_list_of_the_network_closes_it(helm: Path) -> None:
     """For Kubernetes a rule without peers is open to everybody."""
-    closed = {"servers": {"addresses": [], "namespaces": []}, "dns": {"namespaces": []}, "ingress": []}
+    nowhere = {"addresses": [], "namespaces": []}
+    closed = {"servers": nowhere, "workers": nowhere, "dns": {"namespaces": []}, "ingress": []}
     policies = [one["spec"] for one in objects(helm, {"network": closed}) if one["kind"] == "NetworkPolicy"]
     rules = [rule for one in policies for way in ("ingress", "egress") for rule in one.get(way) or ()]
     assert rules

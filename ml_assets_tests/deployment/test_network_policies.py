@@ -7,8 +7,9 @@ import pytest
 
 from deployment.testbed.cluster.network_policies import PolicyNotSupported, ruleset
 from ml_assets_tests.deployment.chart_objects import chart_objects
+from ml_assets_tests.deployment.who_reaches_what import KINDS, OURS, TEAM, told_by_the_page
 
-TEAM, NODES = "team-a", ["10.88.0.11", "10.88.0.12"]
+NODES = ["10.88.0.11", "10.88.0.12"]
 PODS = {
     "10.88.1.2": {"app": "webserver"},
     "10.88.1.3": {"app": "daemon"},
@@ -18,7 +19,13 @@ PODS = {
     "10.88.2.4": {"dagster/run-id": "1"},
 }
 NAMESPACES = [
-    {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name}}} for name in (TEAM, "other")
+    {"metadata": {"name": name, "labels": {"kubernetes.io/metadata.name": name, **labels}}}
+    for name, labels in (
+        (TEAM, {}),
+        ("other", {}),
+        ("ingress", {"ml-assets/ingress": "true"}),
+        ("monitoring", {}),
+    )
 ]
 
 
@@ -43,36 +50,41 @@ def chains(policies: list[dict[str, Any]], *more: dict[str, Any]) -> dict[str, l
     return {name: [line.strip() for line in body.splitlines()] for name, body in found}
 
 
-def test_only_webserver_and_daemon_may_connect_to_the_code_location() -> None:
-    found = chains(shipped())
-    only = "ip saddr { 10.88.1.2, 10.88.1.3 } tcp dport 4000 return"
-    assert found["ingress_10_88_2_2"] == [only, "drop"]
-    towards = {name for name, rules in found.items() if any("10.88.2.2 }" in rule for rule in rules)}
-    assert towards == {"egress_10_88_1_2", "egress_10_88_1_3"}
-
-
-def test_workers_connect_to_workers_only() -> None:
-    among = "10.88.1.4, 10.88.2.3"
-    found = chains(shipped())
-    assert found["ingress_10_88_1_4"] == [f"ip saddr {{ {among} }} return", "drop"]
-    assert f"ip daddr {{ {among} }} return" in found["egress_10_88_1_4"]
-    assert [name for name, rules in found.items() if any(among in rule for rule in rules)] == [
-        "egress_10_88_1_4",
-        "egress_10_88_2_3",
-        "ingress_10_88_1_4",
-        "ingress_10_88_2_3",
+def test_the_page_says_who_reaches_what() -> None:
+    """Over all pairs of pods, of every kind."""
+    pods = [
+        pod(f"10.88.3.{number}", labels, space) for number, (labels, space) in enumerate(KINDS.values(), 2)
     ]
+    pods += [
+        pod(f"10.88.4.{number}", labels, space) for number, (labels, space) in enumerate(KINDS.values(), 2)
+    ]
+    addresses = {kind: (f"10.88.3.{number}", f"10.88.4.{number}") for number, kind in enumerate(KINDS, 2)}
+    found = chains(shipped(), *pods)
+    open_ports = {
+        (sender, receiver): port
+        for sender, (own, _) in addresses.items()
+        for receiver, (_, other) in addresses.items()
+        if {sender, receiver} & {*OURS}
+        if (port := connects(found, own, other))
+    }
+    assert open_ports == told_by_the_page()
 
 
-def test_runs_reach_the_head_of_ray_and_workers_of_trainings_do_not() -> None:
-    """A client of Ray runs code with the team's credentials."""
-    head = pod("10.88.1.7", {"app": "ray-head", "ml-assets/ray": "member"})
-    found = chains(shipped(), head)
-    assert [rule for rule in found["ingress_10_88_1_7"] if "10001" in rule and "10.88.2.4" in rule]
-    assert not any("10.88.1.4" in rule for rule in found["ingress_10_88_1_7"])
-    towards = {name for name, rules in found.items() if any("10.88.1.7" in rule for rule in rules)}
-    assert "egress_10_88_2_4" in towards
-    assert not {"egress_10_88_1_4", "egress_10_88_2_3"} & towards
+def connects(found: dict[str, list[str]], sender: str, receiver: str) -> str:
+    """Return the port at which one pod may connect to another, `all`, or nothing."""
+    leaves = _ports(found.get(f"egress_{sender.replace('.', '_')}"), f"daddr {{{receiver}}}")
+    enters = _ports(found.get(f"ingress_{receiver.replace('.', '_')}"), f"saddr {{{sender}}}")
+    both = {one for one in leaves | enters if {one, "all"} & leaves and {one, "all"} & enters}
+    return "all" if "all" in both else ", ".join(sorted(both))
+
+
+def _ports(rules: list[str] | None, peer: str) -> set[str]:
+    """Return the ports of the rules for an address in a set; a pod without a chain of its own is open."""
+    if rules is None:
+        return {"all"}
+    side, _, address = peer.strip("}").partition(" {")
+    own = [one for one in rules if re.search(rf"{side} {{[^}}]*\b{re.escape(address)}\b[^}}]*}}", one)]
+    return {match[1] if (match := re.search(r"dport (\S+)", one)) else "all" for one in own}
 
 
 def test_each_connection_is_decided_for_both_ends_but_those_of_nodes() -> None:

@@ -53,14 +53,18 @@ SECRETS = {
 READY_SECONDS = 900.0
 _CONNECT = """
 import json, socket, sys
+from concurrent.futures import ThreadPoolExecutor
 def is_open(place):
     host, _, port = place.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), 5).close()
+        socket.create_connection((host, int(port)), 10).close()
+    except ConnectionRefusedError:
+        return True  # by the pod itself: a policy lets no packet through
     except OSError:
         return False
     return True
-print(json.dumps([place for place in sys.argv[1:] if is_open(place)]))
+with ThreadPoolExecutor(len(sys.argv)) as pool:
+    print(json.dumps([place for place, found in zip(sys.argv[1:], pool.map(is_open, sys.argv[1:])) if found]))
 """
 
 
@@ -276,6 +280,7 @@ def _values(
     reached = [int(cluster.cluster.address_for_pods(port).rpartition(":")[2]) for port in ports]
     values["network"] = {
         "servers": {"addresses": machine, "ports": [API_PORT, *sorted(reached)]},
+        "workers": {"addresses": machine, "ports": [urllib.parse.urlsplit(cluster.s3_endpoint_url).port]},
         "dns": {"namespaces": [], "addresses": machine},
     }
     # A node has two cores: on one that holds all parts and a run, there is still one for a trainer.

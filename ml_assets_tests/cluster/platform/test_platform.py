@@ -14,7 +14,7 @@ from ml_assets_tests.browser.graphql import Dagster, DagsterRun, ScheduleTick
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform.conftest import LOCATION, PERIOD
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
-from resources.launcher.kubernetes.attempt_objects import MANAGED
+from ml_assets_tests.deployment.who_reaches_what import KINDS, told_by_the_page
 
 pytestmark = pytest.mark.timeout(3000)
 
@@ -23,6 +23,8 @@ SCHEDULE = "train_store_demand_schedule"
 STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 STEPS = [f"store_demand.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
 SECONDS = 900.0
+PORTS = ("3000", "4000", "7000")
+"""Of the pages, of the code location, and of nobody."""
 
 
 def test_every_part_of_the_shipped_manifests_runs(team: TeamInPods, dagster: Dagster) -> None:
@@ -108,42 +110,55 @@ def requesting_tick(team: TeamInPods, dagster: Dagster, week: str) -> ScheduleTi
     return found[-1]
 
 
-def test_policies_let_only_webserver_and_daemon_to_the_code_location(team: TeamInPods) -> None:
-    """The worker of a training that steals: the code location's gRPC would start code with the team's credentials. Each
-    kind of pod tries each place, by its name and its address; only what it needs is open.
-    """
-    pods = {part: team.ready_pod(part) for part in PARTS}
-    addresses = {part: team.cluster.pod(pod)["status"]["podIP"] for part, pod in pods.items()}
-    code = {"code-location:4000", f"{addresses['code-location']}:4000"}
-    pages = {"webserver:3000", f"{addresses['webserver']}:3000"}
-    s3 = urlsplit(team.variables["ML_ASSETS_S3_ENDPOINT_URL"]).netloc
-    places = {*code, *pages, s3}
-    of_itself = {pods["code-location"]: code, pods["webserver"]: pages}
-    allowed = {
-        pods["webserver"]: {*code, s3},
-        pods["daemon"]: {*code, s3},
-        pods["code-location"]: {s3},
+def test_each_pod_reaches_what_the_page_says_and_no_more(team: TeamInPods) -> None:
+    """Every kind of pod, on each node, tries each other one at the ports of all of them, and the servers."""
+    kinds = {team.ready_pod(part): part.replace("-", " ") for part in PARTS}
+    for number in team.cluster.cluster.layout.numbers:
+        for place, kind in enumerate(("workers", "a run", "another pod")):
+            labels, _ = KINDS[kind]
+            kinds[team.idle_pod(f"idle-{place}-{number}", labels, f"node{number}")] = kind
+    addresses = {pod: team.cluster.pod(pod)["status"]["podIP"] for pod in kinds}
+    told = told_by_the_page()
+    store = urlsplit(team.variables["ML_ASSETS_S3_ENDPOINT_URL"]).netloc
+    servers = {
+        store,
+        urlsplit(team.variables["ML_ASSETS_LAKE_URL"]).netloc,
+        urlsplit(team.variables["ML_ASSETS_LEDGER_URL"]).netloc.rpartition("@")[2],
     }
-    key, _, value = MANAGED.partition("=")
-    idle = [
-        team.idle_pod(f"{kind}-{number}", labels, f"node{number}")
-        for kind, labels in {"worker": {key: value}, "run": {"dagster/run-id": "none"}, "other": {}}.items()
-        for number in team.cluster.cluster.layout.numbers
-    ]
-    allowed |= {pod: {s3} for pod in idle}
-    for pod, wanted in allowed.items():
-        tried = sorted(places - of_itself.get(pod, set()))
+    for sender, kind in kinds.items():
+        others = {pod: address for pod, address in addresses.items() if pod != sender}
+        wanted = {store} if kind == "workers" else set(servers)
+        for pod, address in others.items():
+            port = told.get((kind, kinds[pod]), "")
+            wanted |= {f"{address}:{one}" for one in PORTS if port in ("all", one)}
+        if told.get((kind, "code location")) == "4000":
+            wanted.add("code-location:4000")
+        tried = [
+            *servers,
+            "code-location:4000",
+            *(f"{one}:{port}" for one in others.values() for port in PORTS),
+        ]
+        if kind == "code location":
+            tried.remove("code-location:4000")
         reached: list[set[str]] = []
 
         # A new pod is open until the rules know its address.
-        def as_wanted(pod: str = pod, tried: list[str] = tried, reached: list[set[str]] = reached) -> bool:
-            reached.append(team.reached_from(pod, tried))
-            return reached[-1] == allowed[pod]
+        def as_wanted(
+            sender: str = sender,
+            tried: list[str] = tried,
+            wanted: set[str] = wanted,
+            reached: list[set[str]] = reached,
+        ) -> bool:
+            reached.append(team.reached_from(sender, tried))
+            return reached[-1] == wanted
 
         waited_for(
-            as_wanted, f"{pod} to reach only {wanted}", 120, lambda reached=reached: f"It reached {reached}"
+            as_wanted,
+            f"{sender} ({kind}) to reach only {wanted}",
+            300,
+            lambda reached=reached: str(reached[-1]),
         )
-    team.cluster.kubectl("delete", "pod", "--wait=false", *idle)
+    team.cluster.kubectl("delete", "pod", "--wait=false", *(pod for pod in kinds if pod.startswith("idle-")))
 
 
 @pytest.fixture
