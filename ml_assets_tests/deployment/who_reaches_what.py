@@ -1,4 +1,4 @@
-"""Who reaches what inside a team's namespace, as the page on Kubernetes says it: the chart's policies, and pods of a
+"""Table of who reaches what in a team's namespace, from the page on Kubernetes: the chart's policies, and pods of a
 real cluster, are compared with it.
 """
 

@@ -230,12 +230,12 @@ def tabm(objective: str, splits: Splits) -> Predict:
 
 @dataclass(frozen=True)
 class Measured:
-    """What one way reached on a table."""
+    """Figures of one way on a table."""
 
     loss: float
     """On the holdout."""
     cpu_seconds: float
-    """Of all trials, worker processes included."""
+    """Seconds of all trials, worker processes included."""
 
 
 def measure(table: PublicTable, folder: Path, trials: int) -> dict[str, Measured]:

@@ -24,7 +24,7 @@ STAGES = ("training_set", "checkpoint", "evaluation", "registered_model")
 STEPS = [f"store_demand.{step}" for step in ("validate_inputs", "snapshot", "train", "evaluate", "register")]
 SECONDS = 900.0
 PORTS = ("3000", "4000", "7000")
-"""Of the pages, of the code location, and of nobody."""
+"""Ports of the pages, of the code location, and of nobody."""
 
 
 def test_every_part_of_the_shipped_manifests_runs(team: TeamInPods, dagster: Dagster) -> None:

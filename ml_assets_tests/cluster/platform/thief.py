@@ -1,4 +1,4 @@
-"""What a worker that steals tries, run by the Python of its own container: prints the names of what it got.
+"""Attempts of a worker that steals, run by the Python of its own container: prints the names of what it got.
 
 Plain functions without this project, because the text of this file is the program. The first argument is JSON: `places`
 (name → HOST:PORT to connect to), `kubelet` and `api` (HOST:PORT), and `namespace`.
