@@ -80,13 +80,16 @@ class Dagster:
     """GraphQL client of the webserver at `url`."""
 
     url: str
+    token: str = ""
+    """Token of an account, for the proxy in front of a webserver."""
 
     def ask(self, query: str, **variables: Any) -> dict[str, Any]:
         """Return the `data` of the answer. Raise `NotAnswering` if no server answers."""
         body = json.dumps({"query": query, "variables": variables}).encode()
-        request = urllib.request.Request(
-            f"{self.url}/graphql", data=body, headers={"Content-Type": "application/json"}
-        )
+        headers = {"Content-Type": "application/json"}
+        if self.token:
+            headers["Authorization"] = f"Bearer {self.token}"
+        request = urllib.request.Request(f"{self.url}/graphql", data=body, headers=headers)
         try:
             with urllib.request.urlopen(request, timeout=120) as response:
                 answer = json.load(response)

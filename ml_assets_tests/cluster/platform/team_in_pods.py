@@ -76,13 +76,33 @@ class TeamInPods:
     """The cluster, with the team's namespace."""
     variables: Mapping[str, str]
     """Contents of ConfigMap and Secrets, by addresses that pods reach."""
+    values: Path
+    """Values of the chart."""
+
+    def change(self, values: Mapping[str, Any]) -> None:
+        """Install the chart again with these values among the others, and wait until all parts have them."""
+        before = yaml.safe_load(self.values.read_text())
+        merged = {key: {**before.get(key, {}), **one} for key, one in values.items()}
+        self.values.write_text(yaml.safe_dump(before | merged))
+        install(self.cluster, f"--values={self.values}")
+        for deployment in self.cluster.objects("deployments"):
+            name = f"deployment/{deployment['metadata']['name']}"
+            self.cluster.kubectl("rollout", "status", name, "--timeout=15m", seconds=920)
 
     @contextmanager
     def webserver(self, *, away_from: str = "") -> Iterator[Dagster]:
-        """Forward a port of this machine to the webserver's pod, as `kubectl port-forward` does for a person; yield its
-        GraphQL once all definitions are loaded and the daemon is healthy. `away_from`: node that is lost.
+        """Open the webserver's GraphQL once all definitions are loaded and the daemon is healthy. `away_from`: node
+        that is lost.
         """
-        pod = self.ready_pod("webserver", away_from=away_from)
+        with self.pages("webserver", away_from=away_from) as dagster:
+            yield dagster
+
+    @contextmanager
+    def pages(self, part: str, *, token: str = "", away_from: str = "") -> Iterator[Dagster]:
+        """Forward a port of this machine to the pod of the webserver or the proxy, as `kubectl port-forward` does for a
+        person; yield its GraphQL once all definitions are loaded and the daemon is healthy.
+        """
+        pod = self.ready_pod(part, away_from=away_from)
         port = free_port()
         held = cluster_record.load(self.cluster.cluster.state)
         words = [f"--namespace={self.cluster.namespace}", "port-forward", f"pod/{pod}", f"{port}:3000"]
@@ -90,7 +110,7 @@ class TeamInPods:
             kubectl(held.layout, held.programs, words), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL
         )
         try:
-            dagster = Dagster(f"http://127.0.0.1:{port}")
+            dagster = Dagster(f"http://127.0.0.1:{port}", token)
             why = ["nothing was asked yet"]
 
             def is_ready() -> bool:
@@ -151,9 +171,16 @@ class TeamInPods:
         kept = self.cluster.objects("jobs,pods,services,leases", f"--selector={MANAGED}")
         return [f"{one['kind']} {one['metadata']['name']}" for one in kept]
 
-    def command(self, *words: str) -> str:
-        """Run `ml-assets …` in the pod of the code location; return its output."""
-        return self.cluster.kubectl("exec", "deployment/code-location", "--", "ml-assets", *words)
+    def command(self, *words: str, token: str = "") -> str:
+        """Run `ml-assets …` in the pod of the code location as the person with this token; return its output."""
+        person = ["env", f"ML_ASSETS_TOKEN={token}"] if token else []
+        return self.cluster.kubectl("exec", "deployment/code-location", "--", *person, "ml-assets", *words)
+
+    def python(self, program: str, *arguments: str) -> str:
+        """Run a program in the pod of the code location; return its output."""
+        return self.cluster.kubectl(
+            "exec", "deployment/code-location", "--", "python", "-c", program, *arguments
+        )
 
     def idle_pod(self, name: str, labels: Mapping[str, str], node: str) -> str:
         """Start a pod with these labels that does nothing, in the image of the trainers, on this node; return its
@@ -230,8 +257,8 @@ def team_in_pods(
     name = cluster.namespace.replace("tests", "team")
     own = ClusterEnvironment(cluster.cluster, name, cluster.s3_endpoint_url)
     variables = _variables(own, servers, folder, trainer)
-    team = TeamInPods(own, variables)
     values = folder / "team.yaml"
+    team = TeamInPods(own, variables, values)
     ports = [*servers.record.ports.values()]
     values.write_text(yaml.safe_dump(_values(own, variables, trainer, platform, ports)))
     make_namespace(own)
