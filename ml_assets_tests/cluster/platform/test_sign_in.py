@@ -51,5 +51,5 @@ def test_two_people_work_behind_the_proxy_that_alone_reaches_the_pages(team: Tea
 
 def token_in(said: str) -> str:
     """Return the token that `accounts add` prints once."""
-    (token,) = re.findall(r"\bmla_\w+", said)
+    (token,) = re.findall(r"\bmla_[\w-]+", said)
     return token
