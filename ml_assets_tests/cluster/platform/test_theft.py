@@ -12,8 +12,7 @@ import pytest
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform import thief
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
-from resources.job.job import TrainingJob
-from resources.job.training_settings import TrainingSettings
+from ml_assets_tests.cluster.record_pods import TRAINING
 from resources.launcher.kubernetes.attempt_objects import CONTAINER, job_manifest
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
@@ -27,18 +26,6 @@ SERVERS = {
 }
 FREE = "free"
 """Pod and namespace without policy and without limits."""
-TRAINING = TrainingJob(
-    model="thief",
-    partition="2024-01-01",
-    model_function="a.b",
-    objective="binary",
-    hyperparameters={},
-    snapshot="",
-    snapshot_digest="0" * 64,
-    code_version="",
-    seed=0,
-    settings=TrainingSettings(workers=1),
-)
 
 
 def test_a_worker_gets_nothing_beside_its_training(team: TeamInPods) -> None:
