@@ -1,5 +1,6 @@
 """Each mutation of Dagster's schema, with each role, through the running proxy in front of a real webserver."""
 
+import json
 import re
 import time
 from typing import Any
@@ -254,16 +255,63 @@ def test_runs_and_backfills_record_who_launched_them(guarded: GuardedDagster) ->
 
 def test_several_launches_of_a_request_are_recorded(guarded: GuardedDagster) -> None:
     """Also where the client asks for no id of what it launches."""
-    document = """mutation($p: [ExecutionParams!]!) { one: launchMultipleRuns(executionParamsList: $p) { __typename }
-        two: launchMultipleRuns(executionParamsList: $p) { ...All } }
+    document = """mutation($p: [ExecutionParams!]!) { one: launchMultipleRuns(executionParamsList: $p) { ...All } }
         fragment All on LaunchMultipleRunsResultOrError { __typename }"""
     [params] = launch(["departures"])[1].values()
     before = runs(guarded)
     answer = guarded.post("operator", document, {"p": [params, params]})
-    assert answer == {"data": {key: {"__typename": "LaunchMultipleRunsResult"} for key in ("one", "two")}}
+    assert answer == {"data": {"one": {"__typename": "LaunchMultipleRunsResult"}}}
     new = runs(guarded) - before
-    assert len(new) == 4
+    assert len(new) == 2
     assert {row.author for one in new if (row := guarded.ledger.launches.of(one))} == {"operator"}
+
+
+_LOSING_ANSWERS = {
+    "a field of the run fails": (
+        "mutation($p: ExecutionParams!) { launchRun(executionParams: $p) "
+        '{ ... on LaunchRunSuccess { run { eventConnection(afterCursor: "zz") { cursor } } } } }',
+        {},
+    ),
+    "such a field stands in a fragment": (
+        "mutation($p: ExecutionParams!) { launchRun(executionParams: $p) { ...Some } } fragment Some on "
+        'LaunchRunSuccess { again: run { id: eventConnection(afterCursor: "zz") { cursor } } }',
+        {},
+    ),
+    "another mutation fails": (
+        "mutation($p: ExecutionParams!) { launchRun(executionParams: $p) { __typename } "
+        'terminateRun(runId: "x") { __typename } }',
+        {},
+    ),
+    "a field fails that another launch returns": (
+        "mutation($p: ExecutionParams!, $q: ExecutionParams!) { one: launchRun(executionParams: $p) { __typename } "
+        "two: launchRun(executionParams: $q) { __typename } }",
+        {},
+    ),
+    "a character cannot be written": (
+        "mutation($p: ExecutionParams!, $q: ExecutionParams!) { launchMultipleRuns(executionParamsList: [$p, $q]) { "
+        "... on LaunchMultipleRunsResult { launchMultipleRunsResult { ... on PipelineNotFoundError { message } } } } }",
+        {"jobName": "\ud800"},
+    ),
+}
+
+
+@pytest.mark.parametrize("how", _LOSING_ANSWERS)
+def test_no_launch_hides_its_run_from_the_ledger(guarded: GuardedDagster, how: str) -> None:
+    """An answer that fails after the launch has no id, so nobody would know who launched the run."""
+    document, selector = _LOSING_ANSWERS[how]
+    [params] = launch(["departures"])[1].values()
+    variables: dict[str, Any] = {"p": params}
+    if "$q" in document:
+        variables["q"] = params | {"selector": params["selector"] | selector}
+    before = runs(guarded)
+    answer = httpx.post(
+        f"{guarded.address}/graphql",
+        content=json.dumps({"query": document, "variables": variables}),
+        headers=guarded.proof("operator") | {"content-type": "application/json"},
+        timeout=60,
+    )
+    hidden = [one for one in runs(guarded) - before if guarded.ledger.launches.of(one) is None]
+    assert (answer.status_code, hidden) == (400, [])
 
 
 def test_a_launch_that_cannot_be_recorded_is_stopped(

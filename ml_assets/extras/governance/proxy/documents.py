@@ -6,7 +6,7 @@ arguments. Not here: what is allowed (`rules`).
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -32,7 +32,7 @@ from graphql import (
 )
 from graphql.execution.values import get_argument_values, get_variable_values
 
-from ml_assets.extras.governance.proxy.rules import LAUNCHES, MARK
+from ml_assets.extras.governance.proxy.rules import LAUNCHES, MARK, PLAIN_FIELDS
 from ml_assets.extras.governance.sessions import PageRefused
 
 MOST_BYTES = 4_000_000
@@ -106,8 +106,9 @@ def read_json(body: bytes) -> object:
 def read_document(query: str, variables: Mapping[str, Any], operation: str | None) -> AskedDocument:
     """Return what a document asks for. Raise `PageRefused` for one that cannot be read.
 
-    A document with a mutation has one operation, so no name chooses among several.
+    A document with a mutation has one operation, so no name chooses among several. A launch is its only mutation.
     """
+    _require_text(query, variables, operation)
     document = _parsed(query)
     operations = [one for one in document.definitions if isinstance(one, OperationDefinitionNode)]
     kinds = frozenset(one.operation.value for one in operations)
@@ -120,9 +121,12 @@ def read_document(query: str, variables: Mapping[str, Any], operation: str | Non
     if MARK in query:
         raise PageRefused(400, f"the name {MARK} belongs to the proxy")
     try:
-        return AskedDocument(
+        asked = AskedDocument(
             query, variables, operation, kinds, _mutations(document, operations[0], variables)
         )
+        if asked.launches:
+            _require_answer(document, asked.mutations)
+        return asked
     except RecursionError:
         raise PageRefused(400, "the document is nested too deeply") from None
     except GraphQLError as error:
@@ -157,6 +161,44 @@ def _mutations(
         }
         found.append(AskedMutation(name, field.alias.value if field.alias else name, arguments, may_fail))
     return tuple(found)
+
+
+def _require_text(*parts: object) -> None:
+    """Raise `PageRefused` for characters and numbers that the webserver cannot write into an answer.
+
+    It would execute the request first, and then answer with an error in place of the ids of the runs.
+    """
+    try:
+        json.dumps(parts, ensure_ascii=False, allow_nan=False).encode()
+    except (ValueError, RecursionError) as error:
+        raise PageRefused(400, f"the request is not plain text and numbers: {error}") from None
+
+
+def _require_answer(document: DocumentNode, mutations: Sequence[AskedMutation]) -> None:
+    """Raise `PageRefused` for a launch whose answer could lose the ids of what it launched.
+
+    A field that fails makes null of all that is around it, also of the ids, and the ledger would not learn who launched
+    the run. So a launch is the only mutation of its document and asks for fields that cannot fail.
+    """
+    if len(mutations) > 1:
+        raise PageRefused(400, "a launch is the only mutation of its document: send each of them on its own")
+    asked = _Fields()
+    visit(document, asked)
+    if other := sorted(asked.names - PLAIN_FIELDS - {mutations[0].name}):
+        raise PageRefused(
+            400, f"a launch cannot be asked for {', '.join(other)}: ask for its id, then query the run"
+        )
+
+
+class _Fields(Visitor):
+    """Collects the names of all fields."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: set[str] = set()
+
+    def enter_field(self, node: FieldNode, *_: Any) -> None:
+        self.names.add(node.name.value)
 
 
 def _root_fields(
