@@ -113,15 +113,10 @@ def proxy(webserver: str, port: int, host: str) -> None:
     of the pages in browsers, if it is not http://HOST:PORT: only pages of that address may write.
     """
     require("dagster_webserver")
-    import uvicorn
-
     from ml_assets.extras.governance.proxy import dagster_proxy, documents
-    from resources.web.bounded_uvicorn import bounded_options
 
     settings, ledger = (platform := writing().project.platform).settings, platform.ledger
-    parts = urlsplit(webserver)
-    if parts.scheme not in ("http", "https") or not parts.hostname or parts.path.strip("/") or parts.query:
-        raise Problem(f"--webserver {webserver!a} is not http://HOST:PORT, without a path")
+    require_server(webserver)
     if not ledger.accounts.in_force():
         raise Problem(
             "this ledger has no accounts, so nobody could sign in: first ml-assets accounts add NAME --administrator"
@@ -135,15 +130,22 @@ def proxy(webserver: str, port: int, host: str) -> None:
     require_free(host, port)
     documents.dagster_schema()  # seconds, which nobody should wait for at a click
     say(f"Dagster's pages on {address}, from {webserver}; your role: {address}/-/; Ctrl-C stops the proxy.")
-    uvicorn.run(
-        dagster_proxy.proxy_app(ledger, webserver, address),
-        host=host,
-        port=port,
-        log_level="warning",
-        proxy_headers=False,
-        ws_max_size=documents.MOST_BYTES,
-        **bounded_options(),
-    )
+    dagster_proxy.serve(dagster_proxy.proxy_app(ledger, webserver, address), host, port)
+    sys.stdout.flush()
+    os._exit(0)  # Python would wait for each thread that waits for the webserver, up to five minutes
+
+
+def require_server(address: str) -> None:
+    """Raise `Problem` unless `address` is that of a server, without path, password or query."""
+    try:
+        parts = urlsplit(address)
+        is_server = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+    except ValueError:  # brackets that do not close, a port that is none
+        parts, is_server = urlsplit(""), False
+    if not is_server or parts.path.strip("/") or parts.query or parts.fragment or "@" in parts.netloc:
+        raise Problem(
+            f"--webserver {address!a} is not http://HOST:PORT or https://HOST:PORT, without path or password"
+        )
 
 
 def _tell(news: "RunNews") -> None:

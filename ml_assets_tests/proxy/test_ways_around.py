@@ -275,6 +275,8 @@ def test_a_session_ends_by_itself_and_by_hand(
         monkeypatch.undo()
         form = browser.get("/-/").text.partition('name="form_token" value="')[2].partition('"')[0]
         assert browser.post("/-/sign-out", data={"form_token": "x"}).headers["location"] == "/-/"
+        assert browser.post("/-/sign-out", content="x" * 100_000).status_code == 413
+        assert browser.post("/-/sign-out", content=b"\xff").status_code == 400
         assert browser.post("/-/sign-out", data={"form_token": form}).headers["location"] == "/-/sign-in"
         assert browser.post("/graphql", json={"query": "{ version }"}).status_code == 401
 

@@ -4,14 +4,19 @@ A request reaches the webserver only as the proxy writes it anew, without the br
 webserver itself must answer nobody else. Launches are recorded in the ledger by the ids of the webserver's answer.
 """
 
+import asyncio
 import json
+import logging
 import re
-from collections.abc import Iterator, Mapping
+import threading
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
 
 import urllib3
+import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -43,6 +48,7 @@ from ml_assets.extras.governance.proxy.targets import require_groups
 from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_body, read_form
 from ml_assets.foundation.reports.page import rendered
 from resources.ledger import IdentityRefused, Ledger, LedgerError
+from resources.web.bounded_uvicorn import bounded_options
 
 COOKIE = "ml_assets_proxy"
 OWN = "/-"
@@ -52,6 +58,10 @@ CONNECT_SECONDS = 5.0
 ANSWER_SECONDS = 300.0
 """Longest silence of the webserver. It loads a code location meanwhile."""
 CHUNK = 65_536
+END_SECONDS = 2
+"""Time for requests to end once the proxy stops. Then they are cut off, but launches are recorded."""
+LAUNCH_SECONDS = 20.0
+"""Longest wait for launches at the end. Kubernetes kills a pod after 30 s."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -93,6 +103,8 @@ class DagsterProxy:
         self._websocket = f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}/graphql"
         self._webserver = webserver
         self._pool = self._connections()
+        self._launches = threading.Condition()
+        self._launching = 0
 
     def routes(self) -> list[Route | WebSocketRoute]:
         every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -172,7 +184,10 @@ class DagsterProxy:
 
     async def _sign_out(self, request: Request) -> Response:
         session = self._sessions.of(request.cookies.get(COOKIE, ""))
-        form = await read_form(request)
+        try:
+            form = await read_form(request)
+        except PageRefused as refused:
+            return _refusal(request, refused)
         if session is None or not session.fits(form.get("form_token", "")):
             return RedirectResponse(f"{OWN}/", 303, HEADERS)
         self._sessions.end(request.cookies[COOKIE])
@@ -273,12 +288,34 @@ class DagsterProxy:
         if not document.launches:
             kind = {"content-type": "application/json"}
             return self._forward("POST", "/graphql", kind, body, is_read=not document.mutations)
-        status, content = self._send_graphql(body, is_read=False)
-        for one in document.mutations:
-            launched = take_launched((content.get("data") or {}).get(one.key))
-            if launched:
-                self._record(launched, one, visitor)
+        with self._launch_in_flight():
+            status, content = self._send_graphql(body, is_read=False)
+            for one in document.mutations:
+                launched = take_launched((content.get("data") or {}).get(one.key))
+                if launched:
+                    self._record(launched, one, visitor)
         return JSONResponse(content, status)
+
+    @contextmanager
+    def _launch_in_flight(self) -> Iterator[None]:
+        with self._launches:
+            self._launching += 1
+        try:
+            yield
+        finally:
+            with self._launches:
+                self._launching -= 1
+                self._launches.notify_all()
+
+    @asynccontextmanager
+    async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
+        """Wait at the end for launches in flight: a run of which the ledger knows no launcher would stay behind."""
+        yield
+        await asyncio.to_thread(self._wait_for_launches)
+
+    def _wait_for_launches(self) -> None:
+        with self._launches:
+            self._launches.wait_for(lambda: not self._launching, LAUNCH_SECONDS)
 
     def _record(self, launched: list[str], asked: AskedMutation, visitor: PageVisitor) -> None:
         """Record who launched. What the ledger cannot record is stopped again: nobody would know who launched it."""
@@ -396,11 +433,33 @@ def _parts(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 def proxy_app(ledger: Ledger, webserver: str, address: str) -> Starlette:
     """Return the application. It answers only requests to the host of `address`, so no other name can lead here."""
-    host = urlsplit(address).hostname or ""
+    host, proxy = urlsplit(address).hostname or "", DagsterProxy(ledger, webserver, address)
     return Starlette(
-        routes=DagsterProxy(ledger, webserver, address).routes(),
+        routes=proxy.routes(),
+        lifespan=proxy.lifespan,
         middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[host], www_redirect=False)],
     )
+
+
+def serve(app: Starlette, host: str, port: int) -> None:
+    """Serve `app` until Ctrl-C or SIGTERM. Requests that do not end within `END_SECONDS` are cut off."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        proxy_headers=False,
+        ws_max_size=MOST_BYTES,
+        timeout_graceful_shutdown=END_SECONDS,
+        **bounded_options(),
+    )
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for what uvicorn logs of a request that the end of the server cut off."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith("Cancel %s")
 
 
 def _path(request: Request) -> str:

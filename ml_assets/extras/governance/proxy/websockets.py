@@ -20,6 +20,8 @@ PROTOCOL = "graphql-ws"
 MOST_BYTES = 1_000_000
 """Bytes of a message of the browser."""
 MOST_ANSWER_BYTES = 64_000_000
+END_SECONDS = 1.0
+"""Longest wait for the webserver's part in closing a connection."""
 CHECK_SECONDS = 5.0
 """Time between two looks at the session and the account of an open connection."""
 _PLAIN = ("connection_init", "connection_terminate", "stop")
@@ -38,6 +40,7 @@ async def connect(browser: WebSocket, address: str, is_still_here: StillHere) ->
             subprotocols=[Subprotocol(PROTOCOL)],
             proxy=None,
             max_size=MOST_ANSWER_BYTES,
+            close_timeout=END_SECONDS,
             user_agent_header=None,
         ) as server:
             await browser.accept(subprotocol=PROTOCOL if PROTOCOL in browser["subprotocols"] else None)
