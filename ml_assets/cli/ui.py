@@ -36,6 +36,8 @@ LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 1.0
 END_SECONDS = 2.5
 """Seconds for which pages and daemon may end by themselves. A step that runs is not theirs to wait for."""
+SOCKET_BYTES = 103
+"""Longest path of a socket, on macOS; Linux takes four more."""
 LAST_LINES = 5
 """Lines of a log to show for a process that stopped."""
 
@@ -178,7 +180,7 @@ def pages_and_daemon(
         return not stop.is_set()
 
     # Its folder is closed to others: whoever reaches a code server can run code in it.
-    with tempfile.TemporaryDirectory(prefix="ml-assets-ui-") as folder:
+    with _folder_of_socket() as folder:
         socket, workspace = Path(folder, "code"), Path(folder, "workspace.yaml")
         served = {"socket": str(socket), "location_name": location.name}
         workspace.write_text(json.dumps({"load_from": [{"grpc_server": served}]}))
@@ -201,6 +203,18 @@ def pages_and_daemon(
             yield processes
         finally:
             _end(processes.values(), with_runs=with_runs)
+
+
+@contextmanager
+def _folder_of_socket() -> Iterator[str]:
+    """Make a folder for the code server's socket. Raise `Problem` if a path in it is too long for a socket."""
+    with tempfile.TemporaryDirectory(prefix="ml-assets-ui-") as folder:
+        if len(os.fsencode(Path(folder, "code"))) > SOCKET_BYTES:
+            raise Problem(
+                f"the folder for temporary files {tempfile.gettempdir()} has a path that is too long for a socket: set "
+                "TMPDIR to a shorter one, such as /tmp"
+            )
+        yield folder
 
 
 def _started(line: Sequence[str], log: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
@@ -249,7 +263,8 @@ def _answers(url: str) -> bool:
 def require_running(processes: Mapping[str, subprocess.Popen[bytes]], logs: Path) -> None:
     """Raise `Problem` with the last lines of a process that ended."""
     for name, process in processes.items():
-        if process.poll() is not None:
+        if (code := process.poll()) is not None:
+            how = f"was ended by {signal.Signals(-code).name}" if code < 0 else "stopped"
             log = _log(logs, name)
             last = log.read_text(errors="replace").splitlines()[-LAST_LINES:]
-            raise Problem("\n  ".join((f"the {name} stopped; {log} has the reason, and ends with", *last)))
+            raise Problem("\n  ".join((f"the {name} {how}; {log} ends with", *last)))

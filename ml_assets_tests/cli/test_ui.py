@@ -134,3 +134,19 @@ def test_it_prints_when_pages_answer_what_runs_do_and_nothing_else(home: Path) -
     while left := _processes_of(home):
         assert time.monotonic() < deadline, left
         time.sleep(0.05)
+
+
+def test_a_path_too_long_for_a_socket_is_one_line(home: Path, tmp_path: Path) -> None:
+    folder = tmp_path / ("x" * 100)
+    folder.mkdir()
+    done = subprocess.run(
+        [Path(sys.executable).with_name("ml-assets"), "ui", "--port", str(free_port())],
+        env=os.environ | {"ML_ASSETS_HOME": str(home), "TMPDIR": str(folder)},
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+    )
+    [line] = done.stderr.splitlines()
+    assert "TMPDIR" in line
+    assert done.returncode == 1
+    assert not list(folder.iterdir())
