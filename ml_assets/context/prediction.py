@@ -216,6 +216,7 @@ class ComingPartition:
         """
         contract = self.dataset.contract
         begin = begin_of(self.span.first, contract.event_time_zone)
+        self._require_plan(planned)
         coming = _as_stored(self._rows([one for one in past if one[1].height], planned), contract)
         before = [rows.select(coming.columns) for _, rows in past]
         inputs = {self.table: known_by(pl.concat([*before, coming]), self._rules, begin), **others}
@@ -245,10 +246,30 @@ class ComingPartition:
         ]
         return Contract(columns=tuple(columns), primary_key=() if numbered else declared.primary_key)
 
+    @property
+    def _hidden(self) -> set[str]:
+        """Columns whose values are not known when the partition begins."""
+        return {name for rule in self._rules for name in (rule.column, *rule.columns)}
+
+    def _require_plan(self, planned: pl.DataFrame) -> None:
+        """Raise `PredictionRefused` for planned values that the dataset would reject, such as a price out of range."""
+        contract = self.dataset.contract
+        known = [
+            one.model_copy(update={"nullable": True}) if name in contract.primary_key else one
+            for name, one in contract.by_name.items()
+            if name in planned.columns and name not in self._hidden
+        ]
+        if planned.is_empty() or not known:
+            return
+        rows = planned.select(str(one.name) for one in known)
+        if found := check_partitions({self.key: rows}, Contract(columns=tuple(known)))[self.key]:
+            raise PredictionRefused(
+                f"rows of {self.key} in the source of {self.table} break its contract: {found[0].explanation}"
+            )
+
     def _rows(self, past: Sequence[tuple[str, pl.DataFrame]], planned: pl.DataFrame) -> pl.DataFrame:
         """Return the planned rows, and those like earlier ones if nothing but their names is known of a row."""
-        hidden = {name for rule in self._rules for name in (rule.column, *rule.columns)}
-        contract = self.dataset.contract
+        hidden, contract = self._hidden, self.dataset.contract
         known = [one for one in contract.names if one not in (*self.names, *contract.primary_key, *hidden)]
         if known and planned.is_empty():
             raise PredictionRefused(
@@ -319,8 +340,8 @@ def _note(coming: ComingPartition, planned: pl.DataFrame) -> str:
     if planned.is_empty() or end > datetime.now(UTC):
         return ""
     return (
-        f"{coming.key} is over, and its {counted(planned.height, 'row')} are in the source, not on main. To predict "
-        f"what comes after it: ml-assets launch {coming.table} {coming.key}"
+        f"{coming.key} is over: the source has {counted(planned.height, 'row')} of it, main has none. To predict what "
+        f"comes after it: ml-assets launch {coming.table} {coming.key}"
     )
 
 

@@ -103,6 +103,17 @@ def test_events_come_only_as_the_source_plans_them(
             assert_frame_equal(found, later)
 
 
+def test_a_plan_keeps_the_contract_of_what_is_known(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    """A price of a hundred times the largest one was predicted with, and the dataset rejects such a day."""
+    for made in _scaffolded(sandbox, tmp_path, CASES["plans_known_in_advance"]):
+        plan = made.rows[made.coming.key]
+        wrong = plan.with_columns(pl.lit(10**6).cast(plan.schema["price"]).alias("price"))
+        with pytest.raises(PredictionRefused, match=r"in the source .* contract: .*price"):
+            made.coming.built(made.past, wrong)
+        with pytest.raises(PredictionRefused, match=r"in the source .* contract: .*price"):
+            made.coming.built(made.past, plan.with_columns(pl.lit(None, plan.schema["price"]).alias("price")))
+
+
 def test_some_planned_rows_do_not_hide_the_others(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
     """The source has the first figures of a day that runs: two stores of three."""
     for made in _scaffolded(sandbox, tmp_path, CASES["american_flags"]):
