@@ -1066,3 +1066,11 @@ def test_a_table_of_thousands_of_columns_is_read_in_seconds(tmp_path: Path) -> N
     assert time.process_time() - began < 15, "5 on an idle machine"
     assert len(table.columns) == 3002
     assert len(table.past.numbers) + len(table.past.words) <= 12
+
+
+def test_a_remedy_can_be_typed_with_a_heading_of_two_words(tmp_path: Path) -> None:
+    file = tmp_path / "table.csv"
+    lines = [f"{2015 + n // 12},{n % 12 + 1},{n * 7 % 11}" for n in range(60)]
+    file.write_text("\n".join(["fiscal year,month,sales", *lines]))
+    with pytest.raises(CsvRefused, match="--date 'fiscal year,month', which"):
+        infer(read_rows(file))

@@ -10,6 +10,7 @@ from typing import NamedTuple
 import polars as pl
 
 from ml_assets.components.scaffold.date_forms import TimeColumn, is_named, read_dates, texts_of
+from ml_assets.components.scaffold.labels import typed_as
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows
 from ml_assets.data.sources.written_values import JOINED, joined_parts
@@ -118,7 +119,7 @@ def divided(
     words = next((one for one in _TOGETHER if finest in one and set(one) <= set(found)), ())
     year, other = titles[time.name], titles[found[finest]]
     names = (time.name, *(found[word] for word in words))
-    option = ",".join(titles[name] for name in names)
+    option = typed_as(",".join(titles[name] for name in names))
     if not words or is_named_alone or rows.form == "sql":
         write = "make a view" if rows.form == "sql" else "write one column"
         join = f"; or add --date {option}" if words and rows.form != "sql" else ""
@@ -134,7 +135,7 @@ def divided(
     if finest == "day" and (largest := _largest(frame[found["day"]])) <= _LAST_WEEKDAY:
         raise CsvRefused(
             f"{rows.path}: '{other}' holds numbers up to {largest}, which may be days of the week: add --date {option} "
-            f"for days of the month, or --date {option.rpartition(',')[0]}"
+            f"for days of the month, or --date {typed_as(','.join(titles[name] for name in names[:-1]))}"
         )
     return joined_date(rows, frame, titles, names, "")
 

@@ -135,7 +135,7 @@ _EQUAL_SHOWN = 4
 
 def typed_as(name: str) -> str:
     """Return a heading as a person types it as an option."""
-    return name if re.fullmatch(r"[\w.:/%+-]+", name) else shlex.quote(name)
+    return name if re.fullmatch(r"[\w.:/%+,-]+", name) else shlex.quote(name)
 
 
 def _is_flag(column: pl.Series) -> bool:
