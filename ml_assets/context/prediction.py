@@ -31,7 +31,7 @@ from ml_assets.data.validation.column_types import polars_type
 from ml_assets.data.validation.contract import Contract
 from ml_assets.foundation.days import after, begin_of
 from ml_assets.model.release.releases import bundles_of
-from ml_assets.model.release.runtime import ServingModel
+from ml_assets.model.release.runtime import InputRefused, ServingModel
 from ml_assets.model.steps.scoring import ONE_NUMBER
 from resources.words import counted, name_some
 
@@ -89,7 +89,13 @@ def predict_next(project: Project, model: str, version: int | None = None) -> Co
     )
     served = ServingModel.load(bundles_of(project.platform).open(registered.bundle_digest).folder, threads=1)
     outputs = list(served.columns or (ONE_NUMBER,))
-    found = served.predict(rows).reshape(rows.height, len(outputs))
+    try:
+        found = served.predict(rows).reshape(rows.height, len(outputs))
+    except InputRefused as error:
+        raise PredictionRefused(
+            f"version {registered.number} of {model} cannot read the rows that features/{features.name} has now: "
+            f"{error}. Train a version with the present columns: ml-assets launch {model} DATE"
+        ) from error
     naming = dict.fromkeys((*coming.names, *spec.features.primary_key))
     names = [name for name in naming if name in rows.columns and rows[name].null_count() < rows.height]
     if dataset.contract.event_time not in names:
