@@ -96,6 +96,8 @@ ROWS = DECISIONS | {
     ),
     "account": lambda ledger, by: ledger.accounts.add_by_token("dan", by),
     "revocation": lambda ledger, by: ledger.accounts.revoke("root", by, reason="r"),
+    "role": lambda ledger, by: ledger.accounts.set_role("bob", "operator", by, reason="r"),
+    "launch": lambda ledger, by: ledger.launches.record(["a run"], by, "launchRun"),
     "first rules": lambda ledger, by: ledger.models.record_first_rules("other", "{}", by),
 }
 """Each way to write a row that names its author."""
