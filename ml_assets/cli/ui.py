@@ -12,7 +12,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,6 +38,7 @@ END_SECONDS = 2.5
 """Seconds for which pages and daemon may end by themselves. A step that runs is not theirs to wait for."""
 SOCKET_BYTES = 103
 """Longest path of a socket, on macOS; Linux takes four more."""
+CODE_SERVER = "code-server"
 LAST_LINES = 5
 """Lines of a log to show for a process that stopped."""
 
@@ -86,8 +87,9 @@ def ui(port: int, only: tuple[str, ...]) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
     url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
-    # Runs write links to these pages into commits and records.
-    environment = {"ML_ASSETS_UI_URL": url} | ({"ML_ASSETS_ONLY": json.dumps(only)} if only else {})
+    # Runs write links to these pages, or to a proxy before them, into commits and records.
+    environment = {"ML_ASSETS_UI_URL": os.environ.get("ML_ASSETS_UI_URL", url)}
+    environment |= {"ML_ASSETS_ONLY": json.dumps(only)} if only else {}
     with pages_and_daemon(port, logs, LOCATION, os.environ | environment, stop) as processes:
         news = RunNews(project.instance, datetime.now(UTC))
         if not stop.is_set():
@@ -195,14 +197,14 @@ def pages_and_daemon(
         ]
         daemon = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)]
         try:
-            processes["code-server"] = _started(code_server, _log(logs, "code-server"), environment)
+            processes[CODE_SERVER] = _started(code_server, _log(logs, CODE_SERVER), environment)
             if is_awaited(socket.exists):
                 processes["webserver"] = _started(webserver, _log(logs, "webserver"), environment)
                 processes["daemon"] = _started(daemon, _log(logs, "daemon"), environment)
                 is_awaited(lambda: _answers(f"http://127.0.0.1:{port}"))
             yield processes
         finally:
-            _end(processes.values(), with_runs=with_runs)
+            _end(processes, with_runs=with_runs)
 
 
 @contextmanager
@@ -234,13 +236,14 @@ def _started(line: Sequence[str], log: Path, environment: Mapping[str, str]) -> 
         )
 
 
-def _end(processes: Collection[subprocess.Popen[bytes]], *, with_runs: bool) -> None:
-    for process in processes:
+def _end(processes: Mapping[str, subprocess.Popen[bytes]], *, with_runs: bool) -> None:
+    for process in processes.values():
         process.terminate()
     deadline = time.monotonic() + END_SECONDS
-    for process in processes:
+    # The code server waits for a minute for its calls. What holds the definitions is below it, and ends after its runs.
+    for name, process in sorted(processes.items(), key=lambda one: one[0] == CODE_SERVER):
         try:
-            process.wait(timeout=max(0.0, deadline - time.monotonic()))
+            process.wait(timeout=0 if name == CODE_SERVER else max(0.0, deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             process.kill()
         if with_runs:

@@ -337,7 +337,13 @@ def test_every_server_of_ours_is_within_bounds() -> None:
                     r"(uvicorn\.(run|Config)|partial\(uvicorn\.run|\w*HTTPServer|\w*TCPServer)\b", text
                 ):
                     found.setdefault(str(file.relative_to(root)), []).append(text)
-    assert {Path(one).name for one in found} == {"server.py", "decide.py", "webserver.py", "prometheus.py", "dagster_proxy.py"}
+    assert {Path(one).name for one in found} == {
+        "server.py",
+        "decide.py",
+        "webserver.py",
+        "prometheus.py",
+        "dagster_proxy.py",
+    }
     for file, calls in found.items():
         assert all("bounded_options(" in one or one.startswith("BoundedHTTPServer(") for one in calls), file
     guard = (root / "ml_assets/extras/governance/mlflow_guard.py").read_text()
