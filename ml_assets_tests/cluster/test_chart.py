@@ -32,6 +32,7 @@ ACCEPTED = {
     ("pod-probes-identical", "webserver"): "the page tells both; liveness has patience of two minutes",
     ("pod-probes-identical", "proxy"): "as of the webserver",
     ("networkpolicy-targets-pod", "workers"): "the launcher makes these pods",
+    ("networkpolicy-targets-pod", "servers-of-workers"): "the launcher makes these pods",
     ("networkpolicy-targets-pod", "metrics"): "the launcher makes these pods",
     ("deployment-has-poddisruptionbudget", "ray-worker"): "a task of a lost worker runs again",
 }
