@@ -78,7 +78,7 @@ def ui(port: int, only: tuple[str, ...]) -> None:
     from ml_assets.context.launch import end_abandoned
     from ml_assets.context.news import RunNews
 
-    require_free("127.0.0.1", port)
+    require_free(LOOPBACK, port)
     project = writing().project
     for name in only:
         project.declared.require(name)
@@ -86,7 +86,7 @@ def ui(port: int, only: tuple[str, ...]) -> None:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
-    url, logs = f"http://127.0.0.1:{port}", project.settings.dagster_home
+    url, logs = f"http://{LOOPBACK}:{port}", project.settings.dagster_home
     # Runs write links to these pages, or to a proxy before them, into commits and records.
     environment = {"ML_ASSETS_UI_URL": os.environ.get("ML_ASSETS_UI_URL", url)}
     environment |= {"ML_ASSETS_ONLY": json.dumps(only)} if only else {}
@@ -193,7 +193,7 @@ def pages_and_daemon(
         ]
         webserver = [
             *(sys.executable, "-m", "ml_assets.dagster_host.webserver", "-w", str(workspace)),
-            *("-h", "127.0.0.1", "-p", str(port)),
+            *("-h", LOOPBACK, "-p", str(port)),
         ]
         daemon = [str(Path(sys.executable).with_name("dagster-daemon")), "run", "-w", str(workspace)]
         try:
@@ -201,7 +201,7 @@ def pages_and_daemon(
             if is_awaited(socket.exists):
                 processes["webserver"] = _started(webserver, _log(logs, "webserver"), environment)
                 processes["daemon"] = _started(daemon, _log(logs, "daemon"), environment)
-                is_awaited(lambda: _answers(f"http://127.0.0.1:{port}"))
+                is_awaited(lambda: _answers(f"http://{LOOPBACK}:{port}"))
             yield processes
         finally:
             _end(processes, with_runs=with_runs)

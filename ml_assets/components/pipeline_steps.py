@@ -279,7 +279,8 @@ def evaluate_op(spec: TrainingPipelineSpec, gate: str, evaluation: dg.AssetKey) 
         from ml_assets.model.steps.evaluate import evaluate_model
 
         with final_unless_transient(platform.settings):
-            continues = [tags[name] for name in CONTINUES if name in (tags := context.run.tags)]
+            tags = context.run.tags
+            continues = [tags[name] for name in CONTINUES if name in tags]
             evaluated, report = evaluate_model(
                 spec, platform, training_set, trained, context.run_id, continues
             )

@@ -17,8 +17,7 @@ from ml_assets.extras.governance.review.review_pages import review_app
 from ml_assets.model.release.promotion import promote
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.release.reviews import review
-from ml_assets_tests.components import readings_pipeline
-from ml_assets_tests.components.installation import Installation, readings_components
+from ml_assets_tests.components.installation import Installation, approved_readings
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.resources.ledger_writer import with_account
 from resources.acting import launched_in_terminal
@@ -33,15 +32,7 @@ PATIENCE_MILLISECONDS = 120_000
 @pytest.fixture(scope="module")
 def before_accounts(tmp_path_factory: pytest.TempPathFactory) -> Installation:
     """Version 1 in production, from a time in which nobody had an account."""
-    only_baseline = {**readings_pipeline.PIPELINE["evaluation"]}
-    only_baseline["gates"] = only_baseline["gates"][:1]
-    components = readings_components(
-        pipeline={
-            "evaluation": only_baseline,
-            "release": {"approval": {}},
-            "training": readings_pipeline.PIPELINE["training"] | {"workers": 1},
-        }
-    )
+    components = approved_readings()
     installation = Installation(tmp_path_factory.mktemp("home"), components).with_tables(2)
     installation.trained(FIRST)
     [rules] = [one.spec.rules for one in components if isinstance(one, TrainingPipeline)]

@@ -41,6 +41,18 @@ def readings_components(
     ]
 
 
+def approved_readings() -> list[SpecComponent]:
+    """Return the components of the readings with one gate and approvals: each training is blessed."""
+    evaluation: dict[str, Any] = readings_pipeline.PIPELINE["evaluation"]
+    return readings_components(
+        pipeline={
+            "evaluation": evaluation | {"gates": evaluation["gates"][:1]},
+            "release": {"approval": {}},
+            "training": readings_pipeline.PIPELINE["training"] | {"workers": 1},
+        }
+    )
+
+
 PLANTED = "planted-credential"
 """A secret in the settings of every installation; nothing that a run writes may hold it."""
 

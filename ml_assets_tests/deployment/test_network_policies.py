@@ -5,9 +5,10 @@ from typing import Any
 
 import pytest
 
+from deployment.render import TEAM
 from deployment.testbed.cluster.network_policies import PolicyNotSupported, ruleset
 from ml_assets_tests.deployment.chart_objects import chart_objects
-from ml_assets_tests.deployment.who_reaches_what import KINDS, OURS, TEAM, told_by_the_page
+from ml_assets_tests.deployment.who_reaches_what import KINDS, OURS, told_by_the_page
 
 NODES = ["10.88.0.11", "10.88.0.12"]
 PODS = {

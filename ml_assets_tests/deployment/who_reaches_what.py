@@ -5,8 +5,6 @@ real cluster, are compared with it.
 from deployment.render import TEAM
 from ml_assets.foundation.checkout import ROOT
 
-__all__ = ["KINDS", "OURS", "TEAM", "told_by_the_page"]
-
 KINDS = {
     "webserver": ({"app": "webserver"}, TEAM),
     "proxy": ({"app": "proxy"}, TEAM),

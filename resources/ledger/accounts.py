@@ -108,12 +108,7 @@ class Accounts:
             raise AccountRefused(f"revoking the account of {name} needs a reason for the log")
 
         def work(connection: sa.Connection) -> Account:
-            begin_decision(connection)
-            known = in_force(every_account(connection))
-            _require_administrator(known, by)
-            found = _named(known, name)
-            if found is None:
-                raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
+            found = _to_change(connection, name, by)
             if found.place == by.account:
                 # So an administrator who just proved her account is left, after each revocation.
                 raise AccountRefused(
@@ -147,12 +142,7 @@ class Accounts:
             )
 
         def work(connection: sa.Connection) -> RoleRow:
-            begin_decision(connection)
-            known = in_force(every_account(connection))
-            _require_administrator(known, by)
-            found = _named(known, name)
-            if found is None:
-                raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
+            found = _to_change(connection, name, by)
             if found.is_administrator != (role == "admin"):
                 raise AccountRefused(
                     f"{found.name} is an administrator, which is the role admin: it stays until the account is revoked"
@@ -286,6 +276,17 @@ def _named(known: Sequence[Account], name: str) -> Account | None:
 
 def _subject(account: Account) -> tuple[str, str]:
     return account.issuer, account.subject
+
+
+def _to_change(connection: sa.Connection, name: str, by: Person) -> Account:
+    """Begin a decision of an administrator about an account in force; return it. Raise `AccountRefused`."""
+    begin_decision(connection)
+    known = in_force(every_account(connection))
+    _require_administrator(known, by)
+    found = _named(known, name)
+    if found is None:
+        raise AccountRefused(f"no account in force is named {name!a}: ml-assets accounts list")
+    return found
 
 
 def _require_administrator(known: Sequence[Account], by: Person) -> None:

@@ -9,8 +9,7 @@ from ml_assets.components import TrainingPipeline
 from ml_assets.components.metadata import BACKFILL
 from ml_assets.model.release.releases import NotReviewable, releases_of
 from ml_assets.model.release.reviews import review
-from ml_assets_tests.components import readings_pipeline
-from ml_assets_tests.components.installation import STAGES, Installation, facts_of, readings_components
+from ml_assets_tests.components.installation import STAGES, Installation, approved_readings, facts_of
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.resources.ledger_writer import with_account
 
@@ -19,15 +18,7 @@ FIRST, SECOND = days(2, start=WINDOW)
 
 def test_whoever_launched_in_the_pages_is_the_author(tmp_path: Path) -> None:
     """The process has an account of its own, which `release.approval` need not trust."""
-    only_baseline = {**readings_pipeline.PIPELINE["evaluation"]}
-    only_baseline["gates"] = only_baseline["gates"][:1]
-    components = readings_components(
-        pipeline={
-            "evaluation": only_baseline,
-            "release": {"approval": {}},
-            "training": readings_pipeline.PIPELINE["training"] | {"workers": 1},
-        }
-    )
+    components = approved_readings()
     before = Installation(tmp_path / "home", components)
     ledger = before.platform.ledger
     root, ann, bob = (with_account(ledger, name) for name in ("root", "ann", "bob"))

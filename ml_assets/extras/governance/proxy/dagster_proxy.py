@@ -524,8 +524,9 @@ def _refused_mutations(document: AskedDocument, refused: PageRefused, *, is_page
         "stack": [],
         "errorChain": [],
         "causes": [],
+        "className": None,
+        "cause": None,
     }
-    error |= {"className": None, "cause": None}
     return JSONResponse({"data": {one.key: error for one in document.mutations}})
 
 
