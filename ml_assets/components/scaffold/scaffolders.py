@@ -289,6 +289,12 @@ STEPS = 5_000
 """Steps in which the default network has learned a small table."""
 
 
+def first_dropout(objective: str) -> float:
+    """Return the dropout of a first default network: none for a label that is a number, since dropout changes the
+    variance of what layers read, and so shifts the answers."""
+    return 0.1 if objective in ("binary", "multiclass") else 0.0
+
+
 def first_training(rows: int) -> dict[str, Any]:
     """Return the settings of a first training of the default network on `rows` training rows: keys of `training`."""
     is_small = rows < SMALL
@@ -384,6 +390,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "label_dtype": "string" if label.classes else "int8, isin: [0, 1]" if label.is_binary else "float32",
         "label_polars": "" if label.classes else "Int8" if label.is_binary else "Float32",
         **first_training(train_rows),
+        "dropout": first_dropout(label.objective),
         "metric": facts_of(label.objective).chosen_by,
         "quoted": _quoted,
         "word": _word,

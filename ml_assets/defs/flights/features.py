@@ -17,7 +17,7 @@ import polars as pl
 
 from ml_assets.data.features.point_in_time import join_as_of
 from ml_assets.data.features.rolling import window_sums
-from ml_assets.defs.flights import history
+from ml_assets.defs.flights import history, rotation
 
 LOOKBACK_DAYS = 32
 """Days of flights needed before the first day asked for; `lookback` in defs.yaml. The longest window is 28
@@ -67,7 +67,7 @@ _WEATHER = (
 )
 _LAST = ("tail_last_delay", "tail_idle", "number_last_delay")
 
-NUMERIC = (*_TIMETABLE, *_PLACE, *_AIRCRAFT, *_WEATHER, *history.NUMERIC, *_LAST)
+NUMERIC = (*_TIMETABLE, *_PLACE, *_AIRCRAFT, *_WEATHER, *history.NUMERIC, *_LAST, *rotation.NUMERIC)
 """Numeric features, float32, in stored order. Nothing in them says which season it is: one year of data has
 each season once, so a model would only learn which months were bad in 2013."""
 
@@ -142,6 +142,7 @@ def flight_departures(inputs: Mapping[str, pl.LazyFrame], first: date, last: dat
     rows = _with_weather(rows, inputs["datasets/weather"].select(_REPORTS).collect())
     rows = history.with_history(rows, flights)
     rows = _with_last_flights(rows, flights)
+    rows = rotation.with_rotation(rows, flights)
     return rows.select(
         pl.col("flight_date").alias("partition_date"),
         *CATEGORICAL[:1],

@@ -79,6 +79,8 @@ _DEPARTURE_RATES = (
 _WAITING = (
     _Group(name="origin", by=("origin",), windows=("1h", "3h", "6h")),
     _Group(name="own", by=("carrier", "origin"), windows=("6h",)),
+    _Group(name="dest", by=("dest",), windows=("3h", "6h")),
+    _Group(name="carrier", by=("carrier",), windows=("3h", "6h")),
 )
 """Flights scheduled in the window less flights that left in it: how far behind schedule an airport is before
 any delay has been measured, since a flight that has not left has no delay yet."""
