@@ -12,9 +12,8 @@ import sys
 import tempfile
 from pathlib import Path
 
-from flights_holdout import SEEDS, run_demo
-
 from benchmarks._report import Result, emit, parse_args
+from benchmarks.claims.pipelines.flights_holdout import SEEDS, run_demo
 from ml_assets.data.snapshots.split_reader import open_snapshot
 from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.training.script.data import matrix_of
