@@ -62,6 +62,8 @@ class Case:
     cadence: str = "daily"
     zone: str = "UTC"
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    by_hour: bool = False
+    """True if its rows are hours of a day."""
     objective: str = ""
     """Objective of the model, where it is not clear from the other cases."""
 
@@ -104,11 +106,12 @@ CASES = {
     "hours_across_clock_changes": Case(
         "at\tsold",
         [
-            f"{datetime(2024, 2, 20, tzinfo=ZoneInfo('UTC')) + timedelta(hours=n):%Y-%m-%dT%H:%M:%SZ}\t{n % 24}"
-            for n in range(24 * 50)
+            f"{datetime(2024, 2, 20, 5, tzinfo=ZoneInfo('UTC')) + timedelta(hours=n):%Y-%m-%dT%H:%M:%SZ}\t{n % 24}"
+            for n in range(24 * 50 - 1)
         ],
         ("at",),
         zone="America/New_York",
+        by_hour=True,
     ),
     "orders_with_ids": Case(
         "order_id,on,sold",
@@ -329,6 +332,7 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     calendar = ("weekday",) if case.cadence == "daily" else ()
     last_words = tuple(f"{name}_last" for name in case.past_words)
     assert model.features.categorical == (*calendar, *case.series, *case.known_words, *last_words)
+    assert model.evaluation.baseline.entity == (*case.series, *(("hour",) if case.by_hour else ()))
     assert case.objective in ("", model.evaluation.objective)
     learns_a_difference = model.evaluation.objective == "regression"
     assert model.model.hyperparameters.get("past") == (f"{case.label}_last" if learns_a_difference else None)
@@ -935,6 +939,19 @@ def test_partitions_that_run_or_come_are_left_to_later_runs(tmp_path: Path, cade
     assert [one.value.partition(",")[0] for one in table.guesses if one.about == "not over"] == [
         "1 rows" if cadence == "daily" else "5 rows"
     ]
+
+
+@pytest.mark.parametrize(("hours", "last"), [(720, "2024-01-30"), (719, "2024-01-29"), (698, "2024-01-29")])
+def test_a_day_of_which_a_file_has_a_part_is_left_to_later_runs(
+    tmp_path: Path, hours: int, last: str
+) -> None:
+    """Days of UTC end within a day of Berlin. Its two hours made the volume rule of each day useless."""
+    file = tmp_path / "table.csv"
+    begin = datetime(2023, 12, 31, 23, tzinfo=UTC)
+    moments = [begin + timedelta(hours=n) for n in range(hours)]
+    file.write_text("\n".join(["at,sold", *(f"{at:%Y-%m-%d %H:%MZ},{at.hour}" for at in moments)]))
+    table = infer(read_rows(file), GivenOptions(time_zone="Europe/Berlin"))
+    assert table.keys[-1] == last
 
 
 def test_empty_labels_of_days_to_come_do_not_loosen_the_contract(tmp_path: Path) -> None:

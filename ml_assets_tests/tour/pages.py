@@ -110,7 +110,8 @@ class DocsPage:
 
     def blocks(self, title: str, language: str) -> list[str]:
         """Return the code blocks of a section in `language`, in order."""
-        return re.findall(rf"^```{language}\n(.*?)^```$", self.section(title), re.DOTALL | re.MULTILINE)
+        found = re.findall(r"^```(\w*)\n(.*?)^```$", self.section(title), re.DOTALL | re.MULTILINE)
+        return [block for its, block in found if its == language]
 
     def console(self, title: str) -> list[Typed]:
         """Return the commands of a section, in order; several may stand in a block."""

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from ml_assets_tests.tour.pages import Checkout, DocsPage, type_in
+from ml_assets_tests.tour.pages import Checkout, DocsPage, Typed, masked, type_in
 
 pytestmark = pytest.mark.timeout(1500)
 """Two tables of 200 days and a training of 144 rows: half a minute on two idle cores."""
@@ -33,6 +33,28 @@ def test_the_file_of_the_page_becomes_a_registered_model(checkout: Checkout) -> 
     (read,) = NOTEBOOK.blocks("Tables", "python")
     shown = checkout.run("python", "-c", read)
     assert "shape: (5, 4)" in shown
+
+
+@pytest.mark.nightly
+def test_hours_of_a_file_become_a_registered_model(checkout: Checkout) -> None:
+    """The naive model knew no hour apart from others, so that any model beat it."""
+    (make,) = CSV.blocks("5. Hours", "python")
+    checkout.run("python", "-c", make)
+    scaffold, predict = CSV.console("5. Hours")
+    printed = checkout.run(*scaffold.command.split()).splitlines()
+    commands = [line.strip() for line in printed[printed.index("Next:") + 1 :]]
+    assert commands[-1] == "ml-assets launch load 2024-04-09"
+    *_, leaks, trained, predicted = checkout.type_in(
+        [Typed(command, "") for command in (*commands, predict.command)]
+    )
+    assert leaks.startswith("no leak: ")
+    assert "load/registered_model: version 1, gate blessed" in trained
+    model, naive, _ = map(
+        float, re.findall(r"rmse ([0-9.]+) \(naive ([0-9.]+), regression ([0-9.]+)", trained)[0]
+    )
+    assert model < naive < 40
+    assert masked(predicted)[:4] == masked(predict.shown)[:4]
+    assert len(re.findall(r"^  2024-04-10 ", predicted, re.MULTILINE)) == 24
 
 
 @pytest.mark.nightly

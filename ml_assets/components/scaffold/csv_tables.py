@@ -167,8 +167,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
 
     Without `asked.label`, a column is predicted whose name says so, or the last one. Columns are named by
     their headings or names. Days begin at midnight in `asked.time_zone` (default: UTC), which is also the zone of times
-    without an offset: without it, such times are refused. Partitions that are not over at `now` are left to later runs.
-    Raises `CsvRefused`.
+    without an offset: without it, such times are refused. Partitions that are not over at `now` are left to later runs,
+    as is a last one of which the file has only a part. Raises `CsvRefused`.
     """
     zone = _zone(asked.time_zone)
     texts, titles = _renamed(rows.frame)
@@ -205,6 +205,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     unit = _unit(rows, asked.cadence, over)
     starts = days.dt.truncate(f"1{unit.suffix}")
     present_days = over[unit]
+    if time.is_time and _ends_within(present_days[-1], starts, moments.dt.convert_time_zone(zone)):
+        present_days = present_days[:-1]
     running = int((starts > present_days[-1]).sum())
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
@@ -262,7 +264,9 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         cadence=cadence,
         rows=len(frame),
         present=len(present_days),
-        unevenness=_unevenness(starts, by_weekday=unit.cadence not in OF_MONTHS),
+        unevenness=_unevenness(
+            starts.filter(starts <= present_days[-1]), by_weekday=unit.cadence not in OF_MONTHS
+        ),
         primary_key=key,
         series=series,
         label=label,
@@ -439,8 +443,8 @@ def _unit(rows: FileRows, word: str, over: Mapping[PartitionUnit, Sequence[date]
     """
     if word == "hourly":
         raise CsvRefused(
-            "--cadence hourly: a model is trained by days or longer partitions, and hours are rows of a day: leave it "
-            "out"
+            "--cadence hourly: a model is trained by days or longer partitions. Leave it out: each hour is a row of "
+            "its day, and the hours of a day are predicted when the day begins"
         )
     if word and word not in UNITS:
         raise CsvRefused(f"--cadence {word}{did_you_mean(word, UNITS)}")
@@ -471,6 +475,23 @@ def _over(days: pl.Series, unit: PartitionUnit, today: date) -> list[date]:
     starts = days.dt.truncate(f"1{unit.suffix}").unique().sort()
     running = pl.Series([today]).dt.truncate(f"1{unit.suffix}")
     return starts.filter(starts < running[0]).to_list()
+
+
+def _ends_within(newest: date, starts: pl.Series, local: pl.Series) -> bool:
+    """Return True if the file ends before its newest partition does, as where days of UTC are cut in another zone.
+
+    That partition then has fewer rows than each of the seven before it, and its last row is earlier. `starts`: the
+    partition of each row; `local`: the row's moment in the zone in which partitions begin.
+    """
+    rows = pl.DataFrame(
+        {"start": starts, "since": local.dt.replace_time_zone(None) - starts.cast(pl.Datetime("us"))}
+    )
+    found = rows.filter(pl.col("start") <= newest).group_by("start").agg(pl.len(), pl.col("since").max())
+    *before, last = found.sort("start").tail(_COMPARED + 1).rows()
+    return len(before) == _COMPARED and all(last[1] < one[1] and last[2] < one[2] for one in before)
+
+
+_COMPARED = 7
 
 
 def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:

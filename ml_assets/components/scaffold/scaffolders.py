@@ -366,6 +366,8 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "season": season,
         "series": table.series,
         "series_list": _listed(table.series),
+        # All rows of a day are predicted as it begins, so only this column tells the naive model their hours apart.
+        "naive_by": (*table.series, *(["hour"] if table.by_hour else [])),
         "recent": table.recent,
         "same_season": table.season,
         "lookback": max(*table.recent, *table.season),
