@@ -5,7 +5,7 @@ The rows of that partition are those that the source already holds, or else rows
 known in advance, and the past. Not here: days that are over, which `launch MODEL/predictions` scores.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ from ml_assets.context.versions import registered_version
 from ml_assets.data.features.cut_and_rebuild import KnowledgeRule, known_by
 from ml_assets.data.sources.kinds import kind, open_source
 from ml_assets.data.sources.protocol import Span
-from ml_assets.data.tables.cadence import Cadence
+from ml_assets.data.tables.cadence import Cadence, CadenceKind, fit_of
 from ml_assets.data.tables.coming_rows import SEEN, ComingRowsUnknown, coming_rows
 from ml_assets.data.tables.declared import InputTable
 from ml_assets.data.tables.guard import together, validate_window
@@ -66,16 +66,16 @@ def predict_next(project: Project, model: str, version: int | None = None) -> Co
     registered = registered_version(project, model, version)
     reader = project.reader()
     table = f"datasets/{dataset.name}"
-    present = Cadence(dataset.cadence.kind, dataset.cadence.start).newest_of(reader.keys(table))
-    if not present:
+    newest = newest_whole(features, dataset, reader.keys(table))
+    if newest is None:
         raise PredictionRefused(
-            f"{table} has no partition on main, so nothing is known: ml-assets launch {model} DATE --with-missing"
+            f"{table} has no whole partition on main, so nothing is known: ml-assets launch {model} DATE --with-missing"
         )
     coming = ComingPartition(
         features=features,
         dataset=dataset,
         entity=spec.evaluation.baseline.entity or (),
-        newest=present[-1],
+        newest=newest,
     )
     planned = _planned(project, coming)
     rows = coming.built(
@@ -127,14 +127,31 @@ def _in_zone(rows: pl.DataFrame, contract: Contract) -> pl.DataFrame:
 
 
 def _dated_input(features: FeatureTableSpec) -> InputSection:
-    dated = [one for one in features.inputs if one.lookback != "all"]
-    if len(dated) != 1 or not dated[0].table.startswith("datasets/") or dated[0].cadence is not None:
+    dated, own = [one for one in features.inputs if one.lookback != "all"], features.cadence.kind
+    if len(dated) != 1 or not dated[0].table.startswith("datasets/") or not _is_read_whole(own, dated[0]):
         raise PredictionRefused(
             f"features/{features.name} reads {name_some([one.table for one in features.inputs])}: the rows of a day to "
-            "come are known for a feature table that reads one dataset of its own cadence. Build them in a notebook, "
-            "with the function of the table"
+            "come are known for a feature table that reads one dataset, of its own cadence or a shorter one. Build "
+            "them in a notebook, with the function of the table"
         )
     return dated[0]
+
+
+def _is_read_whole(own: CadenceKind, read: InputSection) -> bool:
+    return fit_of(own, read.cadence or own) in ("same", "finer")
+
+
+def newest_whole(features: FeatureTableSpec, dataset: DatasetSpec, present: Iterable[str]) -> str | None:
+    """Return the newest partition of `features` that is over by the `present` keys of its dataset; None without any.
+
+    A day whose last hour is on main is over. A day of which main has some hours is the one that comes.
+    """
+    own = Cadence(features.cadence.kind, dataset.cadence.start)
+    read = Cadence(dataset.cadence.kind, dataset.cadence.start)
+    if not (found := read.newest_of(present)):
+        return None
+    last = read.bounds(found[-1])[1]
+    return (own.complete(last) or [None])[-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,7 +164,7 @@ class ComingPartition:
     entity: Sequence[str]
     """Columns that tell one series of the dataset from another."""
     newest: str
-    """Key of the dataset's newest partition."""
+    """Key of the newest partition of the features whose rows of the dataset are on main."""
 
     @property
     def table(self) -> str:
@@ -156,8 +173,13 @@ class ComingPartition:
 
     @property
     def cadence(self) -> Cadence:
-        """Cadence of the dataset, beyond its declared end: the source may have grown."""
-        return Cadence(self.dataset.cadence.kind, self.dataset.cadence.start)
+        """Cadence of the features, beyond the dataset's declared end: the source may have grown."""
+        return Cadence(self.features.cadence.kind, self.dataset.cadence.start)
+
+    @property
+    def time_zone(self) -> str:
+        """Zone in which the partition begins."""
+        return "UTC" if self.dataset.cadence.kind == "hourly" else self.dataset.contract.event_time_zone
 
     @property
     def span(self) -> Span:
@@ -176,11 +198,16 @@ class ComingPartition:
         lookback = _dated_input(self.features).lookback
         return InputTable(
             table=self.table,
-            cadence=self.cadence,
+            cadence=Cadence(self.dataset.cadence.kind, self.dataset.cadence.start),
             lookback=0 if lookback == "all" else lookback,
             read_by=self.cadence,
-            days_begin_in=self.dataset.contract.event_time_zone,
+            days_begin_in=self.time_zone,
         )
+
+    @property
+    def keys(self) -> list[str]:
+        """Keys of the dataset's partitions that make up the partition."""
+        return [key for key in self.source.needed_for(self.key) if key >= self.key]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -221,7 +248,7 @@ class ComingPartition:
         rows of the coming partition that the source holds already, and `others` the inputs without partitions.
         """
         contract = self.dataset.contract
-        begin = begin_of(self.span.first, contract.event_time_zone)
+        begin = begin_of(self.span.first, self.time_zone)
         self._require_plan(planned)
         coming = _as_stored(self._rows([one for one in past if one[1].height], planned), contract)
         before = [rows.select(coming.columns) for _, rows in past]
@@ -291,7 +318,7 @@ class ComingPartition:
                 event_time=self._event_time,
                 names=self.names[1:],
                 cadence=self.cadence,
-                zone=contract.event_time_zone,
+                zone=self.time_zone,
             )
         except ComingRowsUnknown as error:
             if planned.is_empty():
@@ -312,7 +339,9 @@ def _planned(project: Project, coming: ComingPartition) -> pl.DataFrame:
     if kind(dataset.source) not in _PLANNED_BY:
         return pl.DataFrame()
     with closing(open_source(dataset.source, dataset.source_table, project.platform)) as source:
-        rows = source.read(coming.span).frame
+        read = coming.source.cadence
+        spans = [Span(first, after(last)) for first, last in map(read.bounds, coming.keys)]
+        rows = pl.concat([source.read(span).frame for span in spans])
     if rows.height and (findings := schema_findings(rows, dataset.contract)):
         raise PredictionRefused(
             f"rows of {coming.key} in the source of {coming.table} break its contract: {findings[0].explanation}"
@@ -321,12 +350,13 @@ def _planned(project: Project, coming: ComingPartition) -> pl.DataFrame:
 
 
 def _past(project: Project, reader: TableReader, coming: ComingPartition) -> list[tuple[str, pl.DataFrame]]:
-    """Return key and rows of the partitions that the function looks back at, as they are known now.
+    """Return key and rows of the features' partitions that the function looks back at, as they are known now.
 
     Raises `PredictionRefused` unless all are on main and passed.
     """
     source, ledger = coming.source, project.platform.ledger
-    keys = [key for key in source.needed_for(coming.key) if key < coming.key] or [coming.newest]
+    before = [key for key in source.needed_for(coming.key) if key < coming.key]
+    keys = before or [key for key in source.needed_for(coming.newest) if key >= coming.newest]
     tables = project.declared.tables_with(project.defs_of(coming.table))
     state = validate_window(reader, ledger, tables, coming.table, keys)
     if not state.ok:
@@ -338,16 +368,20 @@ def _past(project: Project, reader: TableReader, coming: ComingPartition) -> lis
             f"features of {coming.key} look back at partitions of {coming.table} that cannot be used: {'; '.join(said)}"
         )
     known = source.as_known(reader, ledger, coming.key)
-    return [(key, known.scan(coming.table, [key]).collect()) for key in keys]
+    together_in: dict[str, list[str]] = {}
+    for key in keys:
+        together_in.setdefault(coming.cadence.key_of(source.cadence.bounds(key)[0]), []).append(key)
+    return [(own, known.scan(coming.table, some).collect()) for own, some in together_in.items()]
 
 
 def _note(coming: ComingPartition, planned: pl.DataFrame) -> str:
-    end = begin_of(coming.span.end, coming.dataset.contract.event_time_zone)
+    end = begin_of(coming.span.end, coming.time_zone)
     if planned.is_empty() or end > datetime.now(UTC):
         return ""
+    typed = "..".join(dict.fromkeys((coming.keys[0], coming.keys[-1])))
     return (
-        f"{coming.key} is over: the source has {counted(planned.height, 'row')} of it, main has none. To predict what "
-        f"comes after it: ml-assets launch {coming.table} {coming.key}"
+        f"{coming.key} is over and not on main: the source has {counted(planned.height, 'row')} of it. To predict what "
+        f"comes after it: ml-assets launch {coming.table} {typed}"
     )
 
 

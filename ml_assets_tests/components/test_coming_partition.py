@@ -1,7 +1,7 @@
 """Rows of a partition that comes: the same features as a launch makes once it is over, and no invented row."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from zoneinfo import ZoneInfo
@@ -14,8 +14,8 @@ from polars.testing import assert_frame_equal
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.context.errors import PredictionRefused
-from ml_assets.context.prediction import ComingPartition
-from ml_assets.data.tables.cadence import Cadence
+from ml_assets.context.prediction import ComingPartition, newest_whole
+from ml_assets.data.tables.cadence import Cadence, PartitionsSection
 from ml_assets.data.tables.coming_rows import ComingRowsUnknown, coming_rows
 from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets_tests.components.test_csv_scaffold import CASES, DAYS, Case
@@ -121,6 +121,23 @@ def test_some_planned_rows_do_not_hide_the_others(sandbox: DefsFolderSandbox, tm
         found = made.coming.built(made.past, begun)
         key = list(made.coming.features.contract.primary_key)
         assert_frame_equal(found.sort(key), made.built_later().sort(key))
+
+
+def test_a_week_comes_until_its_last_day_is_there(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    """A feature table of weeks that reads days. The days of the week that runs are not over."""
+    for made in _scaffolded(sandbox, tmp_path, CASES["a_row_a_day"]):
+        read = made.coming.features.inputs[0].model_copy(update={"cadence": "daily"})
+        weeks = PartitionsSection(cadence="weekly", start=date(2024, 1, 8))
+        features = made.coming.features.model_copy(update={"partitions": weeks, "inputs": (read,)})
+        days = [day.isoformat() for day in DAYS]
+        for present, newest, coming in (
+            (28, "2024-01-22", 28),
+            (31, "2024-01-22", 28),
+            (35, "2024-01-29", 35),
+        ):
+            assert newest_whole(features, made.coming.dataset, days[:present]) == newest
+            assert replace(made.coming, features=features, newest=newest).keys == days[coming : coming + 7]
+        assert newest_whole(features, made.coming.dataset, days[:6]) is None
 
 
 def _coming(

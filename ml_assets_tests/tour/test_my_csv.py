@@ -1,7 +1,8 @@
 """`docs/tutorial/my-csv.md` and the notebook page typed: from a CSV file to a table, features and a model."""
 
 import re
-from datetime import date, timedelta
+from datetime import UTC, date, datetime, timedelta
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -55,6 +56,61 @@ def test_hours_of_a_file_become_a_registered_model(checkout: Checkout) -> None:
     assert model < naive < 40
     assert masked(predicted)[:4] == masked(predict.shown)[:4]
     assert len(re.findall(r"^  2024-04-10 ", predicted, re.MULTILINE)) == 24
+
+
+@pytest.mark.nightly
+def test_a_model_of_days_predicts_from_a_table_of_hours(checkout: Checkout) -> None:
+    """The refusal of a model of hours names such a table. `predict` refused it, and the hours of a day that runs."""
+    begin = datetime(2024, 1, 1, tzinfo=UTC)
+    lines = ["at,clicks"]
+    for n in range(24 * 24 + 5):
+        lines.append(f"{begin + timedelta(hours=n):%Y-%m-%d %H:%MZ},{Random(n).gauss(n % 24 + n // 8, 1):.1f}")
+    file = checkout.folder / "clicks.csv"
+    file.write_text("\n".join([*lines[:-5], ""]))
+    scaffold = (
+        "dg scaffold defs ml_assets.components.TrainingPipeline clicks --from clicks.csv --time-zone UTC"
+    )
+    checkout.run(*scaffold.split())
+    file.write_text("\n".join([*lines, ""]))
+    folder = checkout.folder / "ml_assets" / "defs" / "clicks"
+    _edit(
+        folder / "defs.yaml",
+        ("cadence: daily # a", "cadence: hourly # a"),
+        ("lookback: ", "cadence: hourly\n      lookback: "),
+        ("  volume: {", "  volume: off # {"),
+        ("end: 2024-01-24", "end: 2024-01-31"),
+    )
+    _edit(
+        folder / "source.py",
+        ("end = day + timedelta(days=1)", "over = day + timedelta(hours=1)"),
+        ("    over = datetime.combine(end, time(), ZoneInfo(ZONE)).astimezone(UTC)\n", ""),
+        ('DAY = pl.col("at").dt.convert_time_zone(ZONE).dt.date()', 'DAY = pl.col("at").dt.truncate("1h")'),
+    )
+    *_, leaks, trained, predicted = checkout.type_in(
+        [
+            Typed(command, "")
+            for command in (
+                "ml-assets launch datasets/clicks 2024-01-01T00..2024-01-25T04",
+                "ml-assets launch features/clicks 2024-01-01..2024-01-24",
+                "ml-assets leaktest features/clicks",
+                "ml-assets launch clicks 2024-01-24",
+                "ml-assets predict clicks",
+            )
+        ]
+    )
+    assert leaks.startswith("no leak: ")
+    assert "clicks/registered_model: version 1" in trained
+    assert predicted.startswith("clicks 2024-01-25, by version 1,")
+    assert len(re.findall(r"^  2024-01-25 ", predicted, re.MULTILINE)) == 24
+    assert predicted.endswith("ml-assets launch datasets/clicks 2024-01-25T00..2024-01-25T23\n")
+
+
+def _edit(file: Path, *changes: tuple[str, str]) -> None:
+    text = file.read_text()
+    for before, now in changes:
+        assert before in text
+        text = text.replace(before, now)
+    file.write_text(text)
 
 
 @pytest.mark.nightly
