@@ -5,6 +5,7 @@ import math
 import re
 from random import Random
 
+import numpy as np
 import polars as pl
 import pyarrow.parquet as pq
 import pytest
@@ -62,6 +63,21 @@ def test_rows_with_many_bytes_come_in_groups_that_can_be_read_apart(monkeypatch:
     (data,) = parquet.encode(frame)
     assert pq.ParquetFile(io.BytesIO(data)).num_row_groups == 3
     assert pl.read_parquet(io.BytesIO(data)).equals(frame)
+
+
+def test_zeros_and_nans_are_one_in_every_float_column() -> None:
+    """Other bits of a value, and other columns, stay."""
+    values = [1.5, -0.0, math.nan, -math.nan, None, -math.inf, 5e-324]
+    frame = pl.DataFrame(
+        {"n": range(7), "wide": values, "narrow": values, "zero": [0] * 7},
+        schema_overrides={"narrow": pl.Float32},
+    )
+    found = parquet.canonical(frame, ["n"])
+    assert found.schema == frame.schema
+    for name, form in (("wide", "f8"), ("narrow", "f4")):
+        kept = np.array([1.5, 0.0, math.nan, math.nan, 0.0, -math.inf, 5e-324], form)
+        assert found[name].is_null().to_list() == [value is None for value in values]
+        assert found[name].fill_null(0.0).to_numpy().tobytes() == kept.tobytes()
 
 
 def test_a_frame_without_its_sort_key_can_still_be_kept() -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from ml_assets.data.tables import parquet
 from ml_assets.data.tables.cadence import Cadence, KeyRefused
 from ml_assets.data.tables.declared import NOTHING_DECLARED
-from ml_assets.data.tables.publish.prepare import KeyTwice, prepare
+from ml_assets.data.tables.publish.prepare import KeyTwice, prepare, prepare_chunks
 from ml_assets.data.tables.publish.publish import publish_in_chunks
 from ml_assets.data.tables.reader import ColumnsDiffer, PartitionMissing, TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun, SourceFailed
@@ -159,6 +159,18 @@ def test_chunks_give_the_verdicts_of_one_call(
     assert {key: one.verdict for key, one in result.rejected.items()} == {
         key: one.verdict for chunk in chunks for key, one in chunk.rejected.items()
     }
+
+
+def test_a_chunk_counts_what_many_columns_need() -> None:
+    """400 days of 3,000 columns were one chunk of 0.4 GB, and took 2.3 GB."""
+    names = [f"c{number}" for number in range(1000)]
+    columns = [{"name": "id", "dtype": "int64"}, *({"name": one, "dtype": "float64"} for one in names)]
+    spec = orders_table.spec(
+        contract=Contract.model_validate({"primary_key": ["id"], "columns": columns}), sort_key=()
+    )
+    wide = pl.DataFrame({"id": [1], **{one: [0.5] for one in names}})
+    incoming = [Incoming(key=key, data=wide) for key in keys(5)]
+    assert [len(chunk.ready) for chunk in prepare_chunks(spec, incoming, 3e6)] == [2, 2, 1]
 
 
 def test_a_repeated_or_foreign_key_is_refused_before_anything_is_written(

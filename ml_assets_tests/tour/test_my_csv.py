@@ -64,7 +64,9 @@ def test_a_model_of_days_predicts_from_a_table_of_hours(checkout: Checkout) -> N
     begin = datetime(2024, 1, 1, tzinfo=UTC)
     lines = ["at,clicks"]
     for n in range(24 * 24 + 5):
-        lines.append(f"{begin + timedelta(hours=n):%Y-%m-%d %H:%MZ},{Random(n).gauss(n % 24 + n // 8, 1):.1f}")
+        lines.append(
+            f"{begin + timedelta(hours=n):%Y-%m-%d %H:%MZ},{Random(n).gauss(n % 24 + n // 8, 1):.1f}"
+        )
     file = checkout.folder / "clicks.csv"
     file.write_text("\n".join([*lines[:-5], ""]))
     scaffold = (

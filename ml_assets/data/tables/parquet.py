@@ -40,28 +40,29 @@ def canonical(frame: pl.DataFrame, sort_key: Sequence[str]) -> pl.DataFrame:
     bytes differ (0/0 is a negative NaN on x86). Missing columns of the sort key are ignored, because a broken frame is
     kept as evidence too. Raises `UnstorableFrame`.
     """
-    by = [c for c in sort_key if c in frame.columns]
-    by += [c for c, dtype in frame.schema.items() if c not in by and not isinstance(dtype, pl.Struct)]
-    objects = [c for c, dtype in frame.schema.items() if dtype == pl.Object]
+    schema = frame.schema
+    by = [c for c in sort_key if c in schema]
+    by += [c for c, dtype in schema.items() if c not in by and not isinstance(dtype, pl.Struct)]
+    objects = [c for c, dtype in schema.items() if dtype == pl.Object]
     if objects:
         raise UnstorableFrame(
             f"columns {', '.join(objects)} hold Python objects: cast them to a plain type in the source"
         )
-    wide = [c for c, dtype in frame.schema.items() if _is_wide(dtype)]
+    wide = [c for c, dtype in schema.items() if _is_wide(dtype)]
     if wide:
         raise UnstorableFrame(
             f"columns {', '.join(wide)} hold integers of 128 bits: cast them to int64 or a decimal in the source"
         )
-    _refuse_infinite_times(frame)
+    _refuse_infinite_times(frame, schema)
+    # An expression for all columns of a type: one for each column took half of the time of a table of 3,000.
     frame = frame.with_columns(
-        pl.when(pl.col(c) == 0)
+        pl.when(pl.col(dtype) == 0)
         .then(pl.lit(0.0, dtype))
-        .when(pl.col(c).is_nan())
+        .when(pl.col(dtype).is_nan())
         .then(pl.lit(math.nan, dtype))
-        .otherwise(pl.col(c))
-        .alias(c)
-        for c, dtype in frame.schema.items()
-        if dtype.is_float()
+        .otherwise(pl.col(dtype))
+        .name.keep()
+        for dtype in {dtype for dtype in schema.values() if dtype.is_float()}
     )
     return frame.sort(by, maintain_order=True) if by else frame
 
@@ -75,9 +76,9 @@ def _is_wide(dtype: Any) -> bool:
     )
 
 
-def _refuse_infinite_times(frame: pl.DataFrame) -> None:
+def _refuse_infinite_times(frame: pl.DataFrame, schema: pl.Schema) -> None:
     """Refuse times that make polars panic when it formats them. PostgreSQL's `infinity` arrives as such a time."""
-    for name, dtype in frame.schema.items():
+    for name, dtype in schema.items():
         if isinstance(dtype, pl.Date | pl.Datetime):
             days = frame[name].to_physical().cast(pl.Float64)
             if isinstance(dtype, pl.Datetime):

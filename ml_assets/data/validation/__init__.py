@@ -3,7 +3,7 @@
     column_types.py  names of column types; schema_of(frame), schema_hash(schema)
     contract.py      Contract, Column: a section of defs.yaml; schema_drift(expected, frame)
     check.py         check_partitions(frames, contract, bounds, now) -> {key: [Finding]}
-    compiled_contract.py  the contract as a pandera schema
+    compiled_contract.py  the contract as rules, and the rows that break one as pandera finds them
     explain.py       findings in words for broken rules
     volume.py        VolumeRule; volume_findings(rows, history, rule)
     quarantine.py    divide(frame, contract, broken): rows to keep and rows to set aside
@@ -13,5 +13,5 @@
     drift_rule.py    DriftRule, SkewRule: the sections `drift` and `skew` of defs.yaml
     table_drift.py   distributions and means held against the table's own past
 
-The first check loads pandera; an import of this package never does.
+The first broken rule loads pandera; an import of this package never does.
 """

@@ -1,7 +1,7 @@
 """Validate many partitions by one contract as one joined frame, and return the findings of each.
 
 Here: names and types of columns first, then values, keys and event times of partitions that pass. Not here: row counts
-(`volume.py`), the pandera schema (`compiled_contract.py`).
+(`volume.py`), the rules of a contract (`compiled_contract.py`).
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,8 @@
-"""Contract as a pandera schema, and pandera's result as rows that break rules.
+"""Contract as rules, and the rows that break one.
 
-Only `_compile` knows pandera. It imports it at the first validation, because loading takes most of a second.
-`check.py` turns the violations into findings.
+One look at all columns finds the rules that rows may break; pandera finds the rows of these. Only `_compile` knows
+pandera. It imports it at the first such rule, because loading takes most of a second. `check.py` turns the violations
+into findings.
 """
 
 import math
@@ -47,7 +48,8 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
     # as JSON. Replace durations by microseconds, which pandera can write at all.
     plain = [pl.col(name).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"]
     plain += [pl.selectors.duration().dt.total_microseconds()]
-    found = [_violation(error) for error in _compile(contract)(frame.with_columns(plain))]
+    rows = frame.with_columns(plain)
+    found = [_violation(error) for rules in _suspects(rows, _rules(contract)) for error in rules.errors(rows)]
     return [*found, *_false_conditions(frame, contract)]
 
 
@@ -80,8 +82,67 @@ class _Rule:
     nulls_pass: bool = True
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Rules:
+    """Rules of one column, or a rule over rows."""
+
+    column: str | None
+    """None: for pandera a rule over rows belongs to no column, so the name of the rule holds the column."""
+    reads: tuple[str, ...]
+    rules: tuple[_Rule, ...]
+
+    @property
+    def hold(self) -> pl.Expr:
+        """True if certainly no row breaks a rule."""
+        return pl.all_horizontal(
+            (
+                one.passes.fill_null(value=False) | pl.col(self.column).is_null()
+                if one.nulls_pass and self.column is not None
+                else one.passes.fill_null(value=False)
+            ).all()
+            for one in self.rules
+        )
+
+    def errors(self, frame: pl.DataFrame) -> Sequence[Any]:
+        """Return pandera's errors, one for each rule that rows of `frame` break."""
+        return _compile(self)(frame.select(self.reads))
+
+
 @lru_cache(maxsize=32)
-def _compile(contract: Contract) -> Callable[[pl.DataFrame], Sequence[Any]]:
+def _rules(contract: Contract) -> Sequence[_Rules]:
+    of_columns = [
+        _Rules(column=name, reads=(name,), rules=rules)
+        for name, column in contract.by_name.items()
+        if (rules := _rules_of(name, column))
+    ]
+    unique = [("duplicate_primary_key", contract.primary_key)] if contract.primary_key else []
+    unique += [
+        (f"duplicate_value:{name}", (name,)) for name, column in contract.by_name.items() if column.unique
+    ]
+    over_rows = [
+        _Rules(
+            column=None,
+            reads=tuple(dict.fromkeys((PARTITION, *columns))),
+            rules=(_not_repeated(name, [PARTITION, *columns]),),
+        )
+        for name, columns in unique
+    ]
+    return (*of_columns, *over_rows)
+
+
+def _suspects(frame: pl.DataFrame, rules: Sequence[_Rules]) -> Sequence[_Rules]:
+    """Return the rules that rows may break; all if polars cannot evaluate one.
+
+    pandera takes one column after the other, and for each it reads the types of all: 20 CPU seconds for 3,000 columns.
+    """
+    try:
+        hold = frame.select(one.hold.alias(str(place)) for place, one in enumerate(rules))
+    except (pl.exceptions.PolarsError, pl.exceptions.PanicException):
+        return rules
+    return [one for one, holds in zip(rules, hold.row(0), strict=True) if not holds] if rules else ()
+
+
+def _compile(rules: _Rules) -> Callable[[pl.DataFrame], Sequence[Any]]:
     """Return the function from a frame to pandera's errors, one for each rule that rows break."""
     from pandera import config, errors
     from pandera import polars as pa
@@ -93,26 +154,13 @@ def _compile(contract: Contract) -> Callable[[pl.DataFrame], Sequence[Any]]:
         # One failure case is enough: `_violation` reads the failing rows from the check's output.
         return pa.Check(passes, name=rule.name, ignore_na=rule.nulls_pass, n_failure_cases=1)
 
-    over_rows = (
-        [_not_repeated("duplicate_primary_key", [PARTITION, *contract.primary_key])]
-        if contract.primary_key
-        else []
-    )
-    over_rows += [
-        _not_repeated(f"duplicate_value:{name}", [PARTITION, name])
-        for name, column in contract.by_name.items()
-        if column.unique
-    ]
-    # For pandera a rule over rows belongs to no column, so the name of the rule holds the column.
-    schema = pa.DataFrameSchema(
-        {
-            # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
-            # Without a type, because `check.py` has compared it.
-            name: pa.Column(checks=[check(rule) for rule in _rules(name, column)], nullable=True)
-            for name, column in contract.by_name.items()
-        },
-        checks=[check(rule) for rule in over_rows],
-    )
+    checks = [check(rule) for rule in rules.rules]
+    if rules.column is None:
+        schema = pa.DataFrameSchema({}, checks=checks)
+    else:
+        # Nullable for pandera, because pandera's own null check keeps every failing row in memory.
+        # Without a type, because `check.py` has compared it.
+        schema = pa.DataFrameSchema({rules.column: pa.Column(checks=checks, nullable=True)})
 
     def broken(frame: pl.DataFrame) -> Sequence[Any]:
         # Set the depth, because the environment can change it: by default even to "schema only".
@@ -127,7 +175,7 @@ def _compile(contract: Contract) -> Callable[[pl.DataFrame], Sequence[Any]]:
     return broken
 
 
-def _rules(name: str, column: Column) -> list[_Rule]:
+def _rules_of(name: str, column: Column) -> tuple[_Rule, ...]:
     value = pl.col(name)
     rules: list[_Rule] = []
     if not column.nullable:
@@ -140,7 +188,7 @@ def _rules(name: str, column: Column) -> list[_Rule]:
         rules.append(_Rule(name="pattern", passes=_text(value, column).str.contains(whole(column.pattern))))
     if column.min_length is not None or column.max_length is not None:
         rules.append(_Rule(name="length", passes=_in_length(value, column)))
-    return rules
+    return tuple(rules)
 
 
 def _not_repeated(name: str, columns: Sequence[str]) -> _Rule:

@@ -83,7 +83,8 @@ def profile(frame: pl.DataFrame, bins: int = BINS, hidden: Collection[str] = ())
             columns[name] = _times(series)
         else:
             columns[name] = {"nulls": series.null_count()}
-    evenly = numbers.gather_every(max(1, -(-frame.height // ROWS))).cast(pl.Float64)
+    compared = numbers.select(pl.nth(range(min(COLUMNS, numbers.width))))
+    evenly = compared.gather_every(max(1, -(-frame.height // ROWS))).cast(pl.Float64)
     related = correlations({one.name: one.to_numpy() for one in evenly})
     return {
         "rows": frame.height,
@@ -110,7 +111,8 @@ def _numbers(frame: pl.DataFrame, bins: int) -> dict[str, dict[str, Any]]:
     else:
         with ThreadPoolExecutor(pl.thread_pool_size()) as threads:
             list(threads.map(np.ndarray.sort, columns))
-    return dict(zip(frame.columns, (_number(values, bins) for values in columns), strict=True))
+    with np.errstate(all="ignore"):  # a sum of very large numbers
+        return dict(zip(frame.columns, (_number(values, bins) for values in columns), strict=True))
 
 
 def _number(ordered: Floats, bins: int) -> dict[str, Any]:
@@ -129,13 +131,12 @@ def _number(ordered: Floats, bins: int) -> dict[str, Any]:
 
 
 def _mean(values: Floats) -> float:
-    with np.errstate(all="ignore"):
-        total = values.sum()
+    total = values.sum()
     # The sum of very large numbers may be infinite, which JSON cannot hold; their mean is finite.
     if np.isfinite(total):
         return float(total) / len(values)
-    with np.errstate(over="ignore"):  # rounding may still pass the largest number
-        return float(np.clip((values / len(values)).sum(), values[0], values[-1]))
+    # Rounding may still pass the largest number.
+    return float(np.clip((values / len(values)).sum(), values[0], values[-1]))
 
 
 def _distribution(values: Floats, bins: int) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class KeyTwice(ValueError):
     """A source returned the same partition twice in one call."""
 
 
+COLUMN_BYTES = 1_200
+"""Bytes that a column of a partition needs beside its values: a series, a digest, a profile and its JSON. Measured: a
+row of 3,000 columns needs 4.5 MB, of which values and file are 0.9."""
+
+
 @dataclass(frozen=True, slots=True)
 class StoredPartition:
     """All objects of one partition, its manifest included."""
@@ -65,9 +70,10 @@ class Prepared:
 
     @property
     def memory(self) -> int:
-        """Bytes that the frame and its files need in memory."""
+        """Bytes that the frame, its files and what the manifest says of its columns need in memory."""
         undated = 0 if self.undated is None else self.undated.frame.estimated_size()
-        return int(self.frame.estimated_size() + undated) + self.manifest.size
+        columns = COLUMN_BYTES * self.frame.width
+        return int(self.frame.estimated_size() + undated) + self.manifest.size + columns
 
 
 @dataclass(frozen=True, slots=True)
@@ -300,9 +306,11 @@ def _typed_if_empty(spec: TableSpec, data: pl.DataFrame) -> pl.DataFrame:
 
     A source without rows returns `pl.DataFrame()`. That is an empty partition, not the file of another table.
     """
+    if data.height:
+        return data
     expected = {name: polars_type(column.dtype) for name, column in spec.contract.by_name.items()}
     is_untyped = all(expected.get(name) == dtype or dtype == pl.Null for name, dtype in data.schema.items())
-    if data.height == 0 and is_untyped and data.columns in ([], list(expected)):
+    if is_untyped and data.columns in ([], list(expected)):
         return pl.DataFrame(schema=expected)
     return data
 
