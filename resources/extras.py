@@ -22,6 +22,7 @@ EXTRA_OF = {
     "fastexcel": "excel",
     "fsspec": "s3",
     "graphql": "ui",
+    "holidays": "holidays",
     "httptools": "ui",
     "in_toto_attestation": "governance",
     "jwt": "governance",

@@ -32,6 +32,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
 from ml_assets.components.specs import FeatureTableSpec
 from ml_assets.data.features.cut_and_rebuild import Build, LeakReport, leak_test
+from ml_assets.data.features.holiday_calendar import HOLIDAY_COLUMNS
 from ml_assets.data.tables.cadence import Cadence, CadenceKind
 from ml_assets.data.tables.user_code import building, resolve_function
 from ml_assets.data.validation.check import check_partitions
@@ -260,6 +261,12 @@ CASES = {
         cadence="monthly",
         options={"date": "a,b"},
     ),
+    "days_with_holidays": Case(
+        "day,sold",
+        [f"{d},{d.day % 9}" for d in DAYS],
+        ("day",),
+        options={"holidays": "US-CA"},
+    ),
     "weeks_with_gaps": Case(
         "week,returned",
         [f"{d},{str(n % 2 == 0).lower()}" for n, d in enumerate(WEEKS) if n % 9],
@@ -345,6 +352,8 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert (
         model.features.numeric[len(model.features.numeric) - len(case.known_numbers) :] == case.known_numbers
     )
+    holidays = HOLIDAY_COLUMNS if "holidays" in case.options else ()
+    assert tuple(name for name in model.features.numeric if name in HOLIDAY_COLUMNS) == holidays
     assert {*case.known_numbers, *case.known_words}.isdisjoint(*(one.columns for one in section.known_at))
     assert model.features.label == case.label
     assert cadence.kind == case.cadence
@@ -659,6 +668,15 @@ MISTAKES = [
         {"label": "sold"},
         "line 63: 'sold' holds 'closed', which is not a number like the others",
     ),
+    # holidays
+    ("no_country", f"day,a,sold\n{SOLD}", {"holidays": "us"}, "write it as in US"),
+    ("no_part", f"day,a,sold\n{SOLD}", {"holidays": "FR-XX"}, "FR has no part 'XX'"),
+    (
+        "holidays_of_weeks",
+        "day,sold\n" + "\n".join(f"{day},{day.day}" for day in WEEKS),
+        {"holidays": "US"},
+        "--holidays US: a week has many days",
+    ),
     # keys, entities and labels
     (
         "rows_twice",
@@ -963,6 +981,16 @@ def test_empty_labels_of_days_to_come_do_not_loosen_the_contract(tmp_path: Path)
     assert [one.nullable for one in infer(read_rows(file), now=now).columns] == [False, False]
     later = datetime(2024, 3, 9, tzinfo=UTC)
     assert [one.nullable for one in infer(read_rows(file), now=later).columns] == [False, True]
+
+
+@pytest.mark.parametrize(("calendar", "named"), [("", "on_holiday"), ("DE", "on_holiday_in_file")])
+def test_a_feature_of_holidays_takes_no_columns_name(tmp_path: Path, calendar: str, named: str) -> None:
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,on_holiday,sold", *(f"{day},{day.day % 2},{day.day}" for day in DAYS)]))
+    table = infer(read_rows(file), GivenOptions(holidays=calendar))
+    assert [one.name for one in table.columns] == ["day", named, "sold"]
+    guesses = {one.about: one.value for one in table.guesses}
+    assert guesses.get("holidays") == ("DE: 2 of 90 days" if calendar else None)
 
 
 def test_other_columns_are_offered_only_if_they_would_do(tmp_path: Path) -> None:

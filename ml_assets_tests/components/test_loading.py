@@ -33,6 +33,7 @@ HEAVY = (
     "pandas",
     "pandera",
     "kubernetes",
+    "holidays",
     "matplotlib",
     "onnx",
     "onnxruntime",

@@ -5,7 +5,7 @@ their order. Not here: how one is made (the modules beside this one), and the wr
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
 from keyword import iskeyword
@@ -26,6 +26,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
 from ml_assets.components.scaffold.units import UNITS, PartitionUnit
+from ml_assets.data.features.holiday_calendar import HOLIDAY_COLUMNS, CalendarUnknown, holidays_of
 from ml_assets.data.features.telling import Telling, telling_columns
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.data.sources.text_values import time_format
@@ -33,7 +34,8 @@ from ml_assets.data.sources.written_values import Decimal
 from ml_assets.data.tables.cadence import OF_MONTHS, Cadence
 from ml_assets.data.validation.column_types import NUMERIC, type_name
 from ml_assets.foundation.sections import TimeZone
-from resources.words import did_you_mean, name_some
+from resources.extras import missing_extra
+from resources.words import counted, did_you_mean, name_some
 
 LEAST_PARTITIONS = 20
 """Partitions with rows below which the splits of a first model would be too small to measure anything."""
@@ -75,6 +77,7 @@ class GivenOptions:
     cadence: str = ""
     decimal: str = ""
     time_zone: str = ""
+    holidays: str = ""
 
 
 @dataclass(frozen=True)
@@ -130,6 +133,8 @@ class CsvTable:
     """True if days have rows of many hours: the past of a row is that of the same hour."""
     past: PastColumns
     """Other columns whose earlier values are features."""
+    holidays: str
+    """Calendar whose public holidays are features, see `holidays_of`; empty for none."""
     recent: tuple[int, ...]
     """Distances, in partitions, of the recent past."""
     season: tuple[int, ...]
@@ -171,7 +176,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     as is a last one of which the file has only a part. Raises `CsvRefused`.
     """
     zone = _zone(asked.time_zone)
-    texts, titles = _renamed(rows.frame)
+    texts, titles = _renamed(rows.frame, [*_PLATFORM, *(HOLIDAY_COLUMNS if asked.holidays else ())])
     entity = tuple(_named("--entity", name, titles) for name in asked.entity)
     plain = plain_columns(texts) if rows.form != "sql" else {}
     texts, titles, dated, together = _dated(rows, texts, titles, plain, asked, entity)
@@ -210,6 +215,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     running = int((starts > present_days[-1]).sum())
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
+    holidays = _holidays(asked.holidays, unit, first, last)
     keys = cadence.keys(first, last)
     window = window_of(len(keys), len(present_days))
     validation = date.fromisoformat(keys[-window["validation"] - window["holdout"]])
@@ -273,6 +279,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         known=in_advance,
         by_hour=by_hour,
         past=past,
+        holidays=asked.holidays,
         recent=_recent(cadence, present_days),
         season=_season(cadence, present_days),
     )
@@ -296,6 +303,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         {name: row for name, row in odd.items() if name not in (*key, label.name)},
         telling_columns(frame.filter(starts < validation), in_advance, label.name),
         nested,
+        holidays,
     )
 
 
@@ -330,6 +338,7 @@ def _with_guesses(
     odd: Mapping[str, int],
     telling: Sequence[Telling],
     nested: Sequence[str],
+    holidays: str,
 ) -> CsvTable:
     """Return the table with a line per guess, each with its runner-up."""
     unit, kind = table.unit.word, table.unit.cadence
@@ -384,6 +393,7 @@ def _with_guesses(
             Guess("suspicious", one.explain(), "known only afterwards? leave it out of --known")
             for one in telling
         ),
+        *([Guess("holidays", holidays, "HOLIDAYS in features.py")] * bool(holidays)),
         Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
         *([Guess("not over", f"{running} rows, of a {unit} that runs or comes")] * bool(running)),
         *([Guess("left out", left_out)] * bool(left_out)),
@@ -420,6 +430,24 @@ def _zone(name: str) -> str:
         return TypeAdapter(TimeZone).validate_python(name) if name else ""
     except ValidationError as error:
         raise CsvRefused(f"--time-zone: {error.errors()[0]['msg'].removeprefix('Value error, ')}") from error
+
+
+def _holidays(calendar: str, unit: PartitionUnit, first: date, last: date) -> str:
+    """Return the number of holidays of a calendar in the days of the file, in words; empty if none is asked for."""
+    if not calendar:
+        return ""
+    if unit.cadence != "daily":
+        raise CsvRefused(
+            f"--holidays {calendar}: a {unit.word} has many days, holidays and others: leave it out, or name a column "
+            "with their number in --known"
+        )
+    try:
+        days = holidays_of(calendar, first, last)
+    except CalendarUnknown as error:
+        raise CsvRefused(f"--holidays {calendar}: {error}") from error
+    except ModuleNotFoundError as error:
+        raise CsvRefused(f"--holidays {calendar}: {missing_extra(error)}") from error
+    return f"{calendar}: {days['on_holiday'].sum():.0f} of {counted(days.height, 'day')}"
 
 
 def _date_format(form: str) -> str:
@@ -494,10 +522,10 @@ def _ends_within(newest: date, starts: pl.Series, local: pl.Series) -> bool:
 _COMPARED = 7
 
 
-def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
+def _renamed(frame: pl.DataFrame, reserved: Collection[str]) -> tuple[pl.DataFrame, dict[str, str]]:
     """Return the frame with Python names, and each name's heading in the file."""
     titles: dict[str, str] = {}
-    names = [_name(title, place) for place, title in enumerate(frame.columns, start=1)]
+    names = [_name(title, place, reserved) for place, title in enumerate(frame.columns, start=1)]
     for name, title in zip(names, frame.columns, strict=True):
         # `sold_last` beside `sold` would be the name of a feature, too.
         feature = _OF_PAST.fullmatch(name)
@@ -508,11 +536,11 @@ def _renamed(frame: pl.DataFrame) -> tuple[pl.DataFrame, dict[str, str]]:
     return frame.rename({title: name for name, title in titles.items()}), titles
 
 
-def _name(title: str, place: int) -> str:
+def _name(title: str, place: int, reserved: Collection[str]) -> str:
     """Return a heading as a Python name that no column of the written files has."""
     name = re.sub(r"\W+", "_", title).strip("_").lower() or f"column_{place}"
     name = name if name.isidentifier() else f"column_{name}"
-    return f"{name}_in_file" if name in _PLATFORM or iskeyword(name) else name
+    return f"{name}_in_file" if name in reserved or iskeyword(name) else name
 
 
 def _named(option: str, wanted: str, titles: Mapping[str, str]) -> str:

@@ -21,6 +21,7 @@ from ml_assets.components.scaffold.csv_tables import CsvColumn, CsvTable, GivenO
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
 from ml_assets.components.scaffold.rows_of_table import is_address, query_of, read_table
+from ml_assets.data.features.holiday_calendar import FARTHEST, HOLIDAY_COLUMNS
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.foundation.objective_facts import facts_of
 from resources.addresses import hide_credentials
@@ -70,6 +71,10 @@ class CsvParams(BaseModel):
     known: str = Field(
         default="",
         description="Columns that are known before their day begins, with commas between: they become features.",
+    )
+    holidays: str = Field(
+        default="",
+        description="Country whose public holidays are features, such as US, or a part of it, such as US-CA.",
     )
     time_zone: str = Field(
         default="",
@@ -180,6 +185,7 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
                 cadence=options.cadence,
                 decimal=options.decimal,
                 time_zone=options.time_zone,
+                holidays=options.holidays,
             ),
         )
     except CsvRefused as error:
@@ -332,6 +338,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     naming = tuple(dict.fromkeys((*table.primary_key, *table.series)))
     always = naming if table.time.name in naming else (table.time.name, *naming)
     kept = always if hour else naming
+    holidays = HOLIDAY_COLUMNS if table.holidays else ()
     known_numbers = [column for column in known if column.name not in words]
     train_rows = table.rows * window["train"] // len(keys)
     # No day of the file itself may be rejected for its number of rows.
@@ -358,12 +365,15 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "numeric": [
             *(["hour"] if hour else []),
             *(["season_sin", "season_cos"] if season else []),
+            *holidays,
             *earlier,
             *(column.name for column in known_numbers),
         ],
         "categorical": categorical,
         "categorical_list": _listed(categorical),
         "season": season,
+        "holidays": holidays,
+        "farthest": FARTHEST,
         "series": table.series,
         "series_list": _listed(table.series),
         # All rows of a day are predicted as it begins, so only this column tells the naive model their hours apart.
