@@ -12,10 +12,10 @@ from graphql import GraphQLError, build_schema, execute, parse, print_schema, va
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ml_assets.extras.governance.proxy.dagster_proxy import DagsterProxy
 from ml_assets.extras.governance.proxy.documents import dagster_schema, read_json, read_request, take_launched
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.extras.governance.proxy.rules import FREE_TAGS, LAUNCHES, PLAIN_FIELDS, is_reserved
+from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
 from ml_assets.extras.governance.proxy.websockets import checked_message
 from ml_assets.extras.governance.sessions import PageRefused
 from resources.ledger import Person, Standing
@@ -40,7 +40,7 @@ VIEWER = PageVisitor(Person(name="vera", checked_by="token", account=1), Standin
 def may_viewer(asked: Any) -> None:
     """Raise `PageRefused` unless a viewer may send this, as the proxy decides."""
     for one in asked.mutations:
-        DagsterProxy._require_allowed(SimpleNamespace(), one, VIEWER)  # pyright: ignore[reportArgumentType, reportPrivateUsage]
+        GuardedWebserver.require_allowed(SimpleNamespace(), one, VIEWER)  # pyright: ignore[reportArgumentType]
 
 
 def executed(request: bytes) -> set[str]:

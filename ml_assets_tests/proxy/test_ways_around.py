@@ -15,7 +15,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from ml_assets.extras.governance import sessions
-from ml_assets.extras.governance.proxy import dagster_proxy, websockets
+from ml_assets.extras.governance.proxy import webserver, websockets
 from ml_assets_tests.proxy.conftest import GuardedDagster, serving_proxy
 from ml_assets_tests.proxy.test_roles import launch, message
 
@@ -370,7 +370,7 @@ def test_an_open_websocket_ends_with_the_account(
 def test_a_webserver_that_is_away_is_said_so(
     guarded: GuardedDagster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dagster_proxy, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(webserver, "CONNECT_SECONDS", 0.5)
     with serving_proxy(guarded.ledger, "http://127.0.0.1:9") as address:
         answer = httpx.post(
             f"{address}/graphql", json={"query": "{ version }"}, headers=guarded.proof("viewer")

@@ -4,7 +4,8 @@
     documents.py   a request of GraphQL as the webserver will execute it
     targets.py     the groups of the assets that a mutation touches
     persons.py     who asks, and the role of that person
-    dagster_proxy.py   routes, sign-in, the way to the webserver and back
+    webserver.py   the way to the webserver: a checked mutation, the record of who launched
+    dagster_proxy.py   routes, sign-in, pages and files of the webserver
     websockets.py  subscriptions
     *.html.j2      pages of the proxy itself
 

@@ -5,12 +5,10 @@ webserver itself must answer nobody else. Launches are recorded in the ledger by
 """
 
 import asyncio
-import json
 import logging
 import re
-import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -37,14 +35,12 @@ from ml_assets.extras.governance.proxy import websockets
 from ml_assets.extras.governance.proxy.documents import (
     MOST_BYTES,
     AskedDocument,
-    AskedMutation,
     read_json,
     read_request,
-    take_launched,
 )
 from ml_assets.extras.governance.proxy.persons import PageVisitor, Persons
-from ml_assets.extras.governance.proxy.rules import MUTATIONS, PATHS, is_reserved, may
-from ml_assets.extras.governance.proxy.targets import require_groups
+from ml_assets.extras.governance.proxy.rules import MUTATIONS, PATHS, may
+from ml_assets.extras.governance.proxy.webserver import GuardedWebserver, role_in_words
 from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_body, read_form
 from ml_assets.foundation.reports.page import rendered
 from resources.ledger import IdentityRefused, Ledger, LedgerError
@@ -54,14 +50,9 @@ COOKIE = "ml_assets_proxy"
 OWN = "/-"
 """Path below which the proxy answers itself."""
 MOST_REPORT_BYTES = 1_000_000
-CONNECT_SECONDS = 5.0
-ANSWER_SECONDS = 300.0
-"""Longest silence of the webserver. It loads a code location meanwhile."""
 CHUNK = 65_536
 END_SECONDS = 2
 """Time for requests to end once the proxy stops. Then they are cut off, but launches are recorded."""
-LAUNCH_SECONDS = 20.0
-"""Longest wait for launches at the end. Kubernetes kills a pod after 30 s."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -77,10 +68,6 @@ _NOT_DOWNWARDS = {
 }  # fmt: skip
 _CANONICAL = re.compile(r"/|(/(?!\.{1,2}(/|$))[^/\\\x00-\x1f\x7f]+)+/?")
 """Paths with one spelling: no empty part, no `.` or `..`, no backslash or control character."""
-_STOP = """mutation($id: String!) {
-  terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename }
-  cancelPartitionBackfill(backfillId: $id) { __typename } }"""
-"""An id is of a run or of a backfill; of the other kind there is none with it."""
 
 
 @dataclass
@@ -95,16 +82,12 @@ class _Here:
 class DagsterProxy:
     def __init__(self, ledger: Ledger, webserver: str, address: str) -> None:
         """Guard the webserver at `webserver`; browsers reach the proxy at `address`, and only pages of it may write."""
-        self._ledger = ledger
         self._persons = Persons(ledger.accounts)
         self._origin = "{0.scheme}://{0.netloc}".format(urlsplit(address))
         self._sessions = Sessions()
         parts = urlsplit(webserver)
+        self._webserver = GuardedWebserver(ledger, webserver)
         self._websocket = f"{'wss' if parts.scheme == 'https' else 'ws'}://{parts.netloc}/graphql"
-        self._webserver = webserver
-        self._pool = self._connections()
-        self._launches = threading.Condition()
-        self._launching = 0
 
     def routes(self) -> list[Route | WebSocketRoute]:
         every = ["GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"]
@@ -223,7 +206,7 @@ class DagsterProxy:
                 here = await self._required(request, at_once=True)
                 try:
                     for one in document.mutations:
-                        await run_in_threadpool(self._require_allowed, one, here.visitor)
+                        await run_in_threadpool(self._webserver.require_allowed, one, here.visitor)
                 except PageRefused as refused:
                     return _refused_mutations(document, refused, is_page="origin" in request.headers)
             elif document.kinds != {"query"}:
@@ -250,125 +233,19 @@ class DagsterProxy:
             return await run_in_threadpool(read_request, {"query": body.decode(errors="replace")})
         raise PageRefused(415, "GraphQL comes as application/json or application/graphql, without files")
 
-    def _require_allowed(self, asked: AskedMutation, visitor: PageVisitor) -> None:
-        """Raise `PageRefused` with the reason if the person may not call a mutation with these arguments."""
-        rule, standing = MUTATIONS.get(asked.name), visitor.standing
-        if rule is None:
-            raise PageRefused(
-                403, f"the proxy does not know {asked.name}: run the Dagster of the locked requirements"
-            )
-        if not may(standing.role, rule.role):
-            raise PageRefused(
-                403,
-                f"{asked.name} needs the role {rule.role}, and {_in_words(visitor)}. An administrator can change that: "
-                f"ml-assets accounts role {visitor.person.name} {rule.role} --reason '…'",
-            )
-        if reserved := sorted(tag for tag in asked.tags() if is_reserved(tag)):
-            raise PageRefused(
-                403,
-                f"the tag {reserved[0]!a} is reserved: Dagster or the platform decides by it. Leave it out",
-            )
-        if standing.groups:
-            require_groups(asked, rule.touches, standing.groups, self._ask)
-
-    def _ask(self, query: str, variables: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the webserver's answer to a question of the proxy itself."""
-        _, content = self._send_graphql(
-            json.dumps({"query": query, "variables": variables}).encode(), is_read=True
-        )
-        if not content.get("data") or content.get("errors"):
-            raise PageRefused(
-                502, f"Dagster's webserver did not say which assets this touches: {content}"[:400]
-            )
-        return content["data"]
-
     def _execute(self, document: AskedDocument, visitor: PageVisitor) -> Response:
         """Send a checked document to the webserver; record what it launched under the person."""
-        body = document.as_json()
-        if not document.launches:
-            kind = {"content-type": "application/json"}
-            return self._forward("POST", "/graphql", kind, body, is_read=not document.mutations)
-        with self._launch_in_flight():
-            status, content = self._send_graphql(body, is_read=False)
-            for one in document.mutations:
-                launched = take_launched((content.get("data") or {}).get(one.key))
-                if launched:
-                    self._record(launched, one, visitor)
-        return JSONResponse(content, status)
-
-    @contextmanager
-    def _launch_in_flight(self) -> Iterator[None]:
-        with self._launches:
-            self._launching += 1
-        try:
-            yield
-        finally:
-            with self._launches:
-                self._launching -= 1
-                self._launches.notify_all()
+        if document.launches:
+            status, content = self._webserver.launch(document, visitor)
+            return JSONResponse(content, status)
+        kind = {"content-type": "application/json"}
+        return self._forward("POST", "/graphql", kind, document.as_json(), is_read=not document.mutations)
 
     @asynccontextmanager
     async def lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Wait at the end for launches in flight: a run of which the ledger knows no launcher would stay behind."""
+        """Wait at the end for launches in flight."""
         yield
-        await asyncio.to_thread(self._wait_for_launches)
-
-    def _wait_for_launches(self) -> None:
-        with self._launches:
-            self._launches.wait_for(lambda: not self._launching, LAUNCH_SECONDS)
-
-    def _record(self, launched: list[str], asked: AskedMutation, visitor: PageVisitor) -> None:
-        """Record who launched. What the ledger cannot record is stopped again: nobody would know who launched it."""
-        try:
-            self._ledger.launches.record(launched, visitor.person, asked.name)
-        except LedgerError as error:
-            for one in launched:
-                body = json.dumps({"query": _STOP, "variables": {"id": one}}).encode()
-                self._send_graphql(body, is_read=False)
-            raise PageRefused(
-                503,
-                f"{', '.join(launched)} was launched and stopped again, because nobody could record who did: {error}",
-            ) from error
-
-    def _send_graphql(self, body: bytes, *, is_read: bool) -> tuple[int, Any]:
-        """Return status and content of the webserver's answer."""
-        answer = self._sent("POST", "/graphql", {"content-type": "application/json"}, body, is_read=is_read)
-        try:
-            return answer.status, json.loads(answer.read(decode_content=False))
-        except urllib3.exceptions.HTTPError as error:
-            raise _away(error) from error
-        except ValueError:
-            raise PageRefused(502, f"Dagster's webserver answered {answer.status}, not with JSON") from None
-
-    def _sent(
-        self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, *, is_read: bool
-    ) -> urllib3.BaseHTTPResponse:
-        """Return the webserver's answer, whose body is still to be read.
-
-        A webserver closes a connection on which it hears nothing for 5 s, perhaps just when the next request is on its
-        way. A read is then sent again. Anything else is sent once, over a connection of its own.
-        """
-        pool = self._pool if is_read else self._connections()
-        for is_last in (False, True) if is_read else (True,):
-            try:
-                return pool.urlopen(
-                    method,
-                    target,
-                    body,
-                    {**headers, "accept-encoding": "identity"},
-                    redirect=False,
-                    preload_content=False,
-                    decode_content=False,
-                )
-            except urllib3.exceptions.HTTPError as error:
-                if is_last or not isinstance(error, urllib3.exceptions.ProtocolError):
-                    raise _away(error) from error
-        raise AssertionError  # the last try returns or raises
-
-    def _connections(self) -> urllib3.HTTPConnectionPool:
-        # No proxy of the environment, and no redirect: the address of the webserver is the only one that is asked.
-        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=ANSWER_SECONDS)
-        return urllib3.connection_from_url(self._webserver, maxsize=32, timeout=timeout, retries=False)
+        await asyncio.to_thread(self._webserver.wait_for_launches)
 
     async def _subscriptions(self, browser: WebSocket) -> None:
         try:
@@ -416,7 +293,7 @@ class DagsterProxy:
         self, method: str, target: str, headers: Mapping[str, str], body: bytes | None, is_read: bool
     ) -> Response:
         """Return the webserver's answer, in parts as they come."""
-        answer = self._sent(method, target, headers, body, is_read=is_read)
+        answer = self._webserver.sent(method, target, headers, body, is_read=is_read)
         sent = {
             name: value for name, value in answer.headers.items() if name.casefold() not in _NOT_DOWNWARDS
         }
@@ -486,21 +363,10 @@ def _require_path(method: str, path: str, visitor: PageVisitor) -> None:
     if not may(standing.role, rule.role):
         raise PageRefused(
             403,
-            f"/{first} needs the role {rule.role}, and {_in_words(visitor)}",
+            f"/{first} needs the role {rule.role}, and {role_in_words(visitor)}",
         )
     if standing.groups:
         raise PageRefused(403, f"/{first} is not for a role that is limited to groups of assets")
-
-
-def _in_words(visitor: PageVisitor) -> str:
-    role = visitor.standing.role
-    return f"{visitor.person.name} is {'a' if role == 'viewer' else 'an'} {role}"
-
-
-def _away(error: Exception) -> PageRefused:
-    return PageRefused(
-        502, f"Dagster's webserver does not answer the proxy ({type(error).__name__}): is it running?"
-    )
 
 
 def _as_graphql(refused: Exception) -> Response:
