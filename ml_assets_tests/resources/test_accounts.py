@@ -98,6 +98,7 @@ ROWS = DECISIONS | {
     "revocation": lambda ledger, by: ledger.accounts.revoke("root", by, reason="r"),
     "role": lambda ledger, by: ledger.accounts.set_role("bob", "operator", by, reason="r"),
     "launch": lambda ledger, by: ledger.launches.record(["a run"], by, "launchRun"),
+    "stop": lambda ledger, by: ledger.launches.record_stop("a run", by),
     "first rules": lambda ledger, by: ledger.models.record_first_rules("other", "{}", by),
 }
 """Each way to write a row that names its author."""

@@ -33,6 +33,18 @@ def test_a_run_belongs_to_whoever_launched_it_and_no_tag_changes_that(ledger: Le
     assert ledger.models.verify().place > 0
 
 
+def test_who_stops_a_run_did_not_launch_it(ledger: Ledger) -> None:
+    ada, bob = with_account(ledger, "ada"), with_account(ledger, "bob")
+    ledger.launches.record_stop("run", ada)
+    ledger.launches.record_stop("run", bob)
+    assert ledger.launches.launcher(["run"]) is None
+    stop = ledger.launches.stop_of("run")
+    assert stop is not None
+    assert (stop.stopped, stop.by) == ("run", ada)
+    assert ledger.launches.stop_of("ru") is ledger.launches.stop_of("%") is None
+    assert ledger.models.verify().place > 0
+
+
 def test_the_launch_of_a_revoked_account_counts_for_nobody(ledger: Ledger) -> None:
     root, ada = with_account(ledger, "root"), with_account(ledger, "ada")
     ledger.launches.record(["run"], ada, "launchRun")

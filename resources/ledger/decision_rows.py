@@ -42,10 +42,11 @@ from resources.ledger.rows import (
     RoleRow,
     RulesRow,
     SemanticName,
+    StopRow,
 )
 from resources.ledger.tables import acceptances, decisions, in_utc
 
-Chained = Decision | Account | Revocation | RoleRow | LaunchRow | AcceptedPartition
+Chained = Decision | Account | Revocation | RoleRow | LaunchRow | StopRow | AcceptedPartition
 """Any row of the chain."""
 Row = TypeVar("Row", bound=Chained)
 TOLERANCE = timedelta(minutes=5)
@@ -64,6 +65,7 @@ KINDS: dict[str, type[Chained]] = {
     "revocation": Revocation,
     "role": RoleRow,
     "launch": LaunchRow,
+    "stop": StopRow,
     "acceptance": AcceptedPartition,
 }
 """Kind of a row → type of its content. Other modules see the types only."""

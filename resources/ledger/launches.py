@@ -1,7 +1,8 @@
 """Persons behind the runs and backfills of Dagster, as rows of the chain.
 
-The proxy in front of Dagster's pages writes a row for each run or backfill that a person launched, with the id of the
-webserver's answer. A tag of a run proves nothing: anybody who launches a run chooses its tags.
+The API, and the proxy in front of Dagster's pages, write a row for each run or backfill that a person launched, with
+the id of the webserver's answer. A tag of a run proves nothing: anybody who launches a run chooses its tags. The API
+also writes a row for each run that a person stops.
 """
 
 import json
@@ -12,6 +13,7 @@ import sqlalchemy as sa
 
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
+    Row,
     account_of,
     append,
     every_account,
@@ -20,7 +22,7 @@ from resources.ledger.decision_rows import (
     row_of,
     time_of,
 )
-from resources.ledger.rows import LaunchRow, Person
+from resources.ledger.rows import LaunchRow, Person, StopRow
 from resources.ledger.tables import decisions
 
 
@@ -40,8 +42,22 @@ class Launches:
 
         self._database.write(work)
 
+    def record_stop(self, stopped: str, by: Person) -> StopRow:
+        """Append a row about the run that a person stops; return it. Raise `IdentityNeeded`."""
+
+        def work(connection: sa.Connection) -> StopRow:
+            return append(connection, StopRow(place=0, stopped=stopped, by=by, at=time_of(connection)))
+
+        return self._database.write(work)
+
+    def stop_of(self, run: str) -> StopRow | None:
+        """Return the first request of a person to stop a run; None if there was none."""
+        with self._database.reading() as connection:
+            found = [row for row in _naming(connection, StopRow, run) if row.stopped == run]
+        return found[0] if found else None
+
     def of(self, launched: str) -> LaunchRow | None:
-        """Return the first row about a run or a backfill; None if nobody launched it through the proxy."""
+        """Return the first row about a run or a backfill; None if nobody launched it through API or proxy."""
         with self._database.reading() as connection:
             return _of(connection, launched)
 
@@ -59,12 +75,16 @@ class Launches:
 
 
 def _of(connection: sa.Connection, launched: str) -> LaunchRow | None:
+    return next((row for row in _naming(connection, LaunchRow, launched) if row.launched == launched), None)
+
+
+def _naming(connection: sa.Connection, kind: type[Row], text: str) -> list[Row]:
+    """Return the rows of a kind with `text` among their facts, oldest first."""
     query = sa.select(decisions).where(
         decisions.c.model == "",
-        decisions.c.kind == kind_of(LaunchRow),
-        decisions.c.facts.contains(json.dumps(launched), autoescape=True),
+        decisions.c.kind == kind_of(kind),
+        decisions.c.facts.contains(json.dumps(text), autoescape=True),
     )
     with naming_a_changed_row():
         rows = map(row_of, connection.execute(query.order_by(decisions.c.place)).mappings())
-        found = [row for row in rows if isinstance(row, LaunchRow)]
-    return next((row for row in found if row.launched == launched), None)
+        return [row for row in rows if isinstance(row, kind)]

@@ -402,7 +402,7 @@ class RoleRow(Authored):
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchRow(Authored):
-    """Run or backfill that a person launched through the proxy in front of Dagster's pages."""
+    """Run or backfill that a person launched through the API, or the proxy in front of Dagster's pages."""
 
     place: int
     """Place in the ledger."""
@@ -410,6 +410,17 @@ class LaunchRow(Authored):
     """Id of the run or the backfill, from the answer of Dagster's webserver."""
     by_mutation: str
     """Mutation of Dagster's GraphQL, such as `launchRun`."""
+    at: datetime
+
+
+@dataclass(frozen=True, kw_only=True)
+class StopRow(Authored):
+    """Request of a person to end a run of Dagster."""
+
+    place: int
+    """Place in the ledger."""
+    stopped: str
+    """Id of the run."""
     at: datetime
 
 
