@@ -9,6 +9,7 @@ import ml_assets
 from ml_assets.context import Context
 from ml_assets.context.data import Data
 from ml_assets.context.environments import Environments
+from ml_assets.context.runs import Runs
 
 _INTRO = """\
 A context is the platform in one home, for notebooks and programs. `ml-assets` and the page of
@@ -25,6 +26,7 @@ context.show("flight_delay").card().to_markdown()
 _PARTS = (
     ("Context", "context", Context),
     ("Data", "context.data", Data),
+    ("Runs", "context.runs", Runs),
     ("Environments", "context.env", Environments),
 )
 

@@ -58,6 +58,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Operate the platform": {
         "ui": ("ui", "Serve Dagster's pages and run its daemon, on 127.0.0.1."),
         "proxy": ("ui", "Let each person do in Dagster's pages what their role allows."),
+        "api": ("ui", "Let programs launch, follow and decide over HTTP, each by its role."),
         "doctor": ("operate", "Check settings, storage and versions; name the remedies."),
         "drill": ("operate", "Damage a short real training and check its recovery."),
         "accounts": ("stores", "Add, list and revoke accounts of persons, who prove who they are."),

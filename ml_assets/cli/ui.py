@@ -1,6 +1,6 @@
 """`ml-assets ui`: Dagster's pages and daemon in processes of their own, and the news of runs in the terminal.
 
-Also `ml-assets proxy`, which serves the pages to persons with an account.
+Also `ml-assets proxy` and `ml-assets api`, which serve persons and programs with an account.
 """
 
 import json
@@ -31,6 +31,7 @@ from resources.extras import require
 
 if TYPE_CHECKING:
     from ml_assets.context.news import RunNews
+    from resources.ledger import Ledger
 
 LOOPBACK = "127.0.0.1"
 POLL_SECONDS = 1.0
@@ -121,10 +122,7 @@ def proxy(webserver: str, port: int, host: str) -> None:
 
     settings, ledger = (platform := writing().project.platform).settings, platform.ledger
     require_server(webserver)
-    if not ledger.accounts.in_force():
-        raise Problem(
-            "this ledger has no accounts, so nobody could sign in: first ml-assets accounts add NAME --administrator"
-        )
+    _require_accounts(ledger)
     is_set = "ui_url" in settings.model_fields_set
     if host != LOOPBACK and not is_set:
         raise Problem(
@@ -137,6 +135,44 @@ def proxy(webserver: str, port: int, host: str) -> None:
     dagster_proxy.serve(dagster_proxy.proxy_app(ledger, webserver, address), host, port)
     sys.stdout.flush()
     os._exit(0)  # Python would wait for each thread that waits for the webserver, up to five minutes
+
+
+@click.command("api")
+@click.option(
+    "--webserver", required=True, metavar="URL", help="Dagster's webserver, which launches and stops runs."
+)
+@click.option(
+    "--port", type=click.IntRange(1, 65535), default=3002, show_default=True, help="Port of the API."
+)
+@click.option("--host", default=LOOPBACK, show_default=True, help="Address to listen on, without TLS.")
+def api(webserver: str, port: int, host: str) -> None:
+    """Answer requests of programs at http://HOST:PORT/api/v1, until Ctrl-C.
+
+    A request has the token of an account in `Authorization: Bearer`. `ml-assets accounts role` gives roles: a viewer
+    reads, an operator launches and stops, an approver promotes, rejects and archives. /openapi.json describes all.
+    """
+    require("dagster_webserver")
+    from ml_assets.extras.api import app
+    from ml_assets.extras.governance.proxy import documents
+
+    context = writing()
+    require_server(webserver)
+    _require_accounts(context.project.platform.ledger)
+    require_free(host, port)
+    documents.dagster_schema()  # seconds, which nobody should wait for at a request
+    _ = context.project.defs
+    say(f"API on http://{host}:{port}/api/v1, launching at {webserver}; Ctrl-C stops the API.")
+    app.serve(app.api_app(context, webserver), host, port)
+    sys.stdout.flush()
+    os._exit(0)  # Python would wait for each thread that waits for the webserver, up to five minutes
+
+
+def _require_accounts(ledger: "Ledger") -> None:
+    """Raise `Problem` if nobody could prove who asks."""
+    if not ledger.accounts.in_force():
+        raise Problem(
+            "this ledger has no accounts, so nobody could sign in: first ml-assets accounts add NAME --administrator"
+        )
 
 
 def require_server(address: str) -> None:

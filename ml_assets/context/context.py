@@ -31,9 +31,10 @@ if TYPE_CHECKING:
     from ml_assets.context.data import Data
     from ml_assets.context.decisions import AcceptedRules, Promoted, Reviewed, RolledBack
     from ml_assets.context.environments import Environments
-    from ml_assets.context.launch import Finished
+    from ml_assets.context.launch import Finished, Launchable
     from ml_assets.context.plan import LaunchPlan
     from ml_assets.context.prediction import ComingPrediction
+    from ml_assets.context.runs import Runs
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
@@ -140,6 +141,17 @@ class Context:
         self._require_writes("launch")
         with pointing_dagster(self.project.settings):
             return launch(self.project, target, partitions, resources=resources, on_progress=on_progress)
+
+    def launchable(
+        self, target: str, partitions: str | None = None, *, resources: str | None = None
+    ) -> "Launchable":
+        """Return what a launch would materialize, for a process that launches it elsewhere. Launches nothing.
+
+        Raises `NotFound`, `LaunchRefused` and `ProfileRefused`, as a launch does before it begins.
+        """
+        from ml_assets.context.launch import launchable
+
+        return launchable(self.project, target, partitions, resources=resources)
 
     def evaluate(
         self, model: str, partition: str, *, on_progress: Callable[[str], None] = lambda _: None
@@ -287,6 +299,13 @@ class Context:
         from ml_assets.context.data import Data
 
         return Data(self.project)
+
+    @cached_property
+    def runs(self) -> "Runs":
+        """Runs of Dagster, whoever launched them."""
+        from ml_assets.context.runs import Runs
+
+        return Runs(self.project)
 
     @cached_property
     def env(self) -> "Environments":

@@ -24,7 +24,7 @@ from ml_assets.components.assets.predictions import LIVE
 from ml_assets.components.behind import TABLES
 from ml_assets.components.failures import Stop, Terminated, stopping_by
 from ml_assets.components.feature_table import is_online
-from ml_assets.components.metadata import RANGE_END, RANGE_START, RESOURCES, is_table
+from ml_assets.components.metadata import PARTITION, RANGE_END, RANGE_START, RESOURCES, is_table
 from ml_assets.components.sensors.reconcile import reconcile, tables_of
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import STAGES, stage_key
@@ -64,6 +64,29 @@ class Finished:
     """Asset → description of its observation, such as the reason why a model was not registered."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class Launchable:
+    """Launch that the declarations allow."""
+
+    keys: Sequence[dg.AssetKey]
+    """Assets of one run."""
+    first: str | None
+    """Its partition, or the first of a range; None for a table without partitions."""
+    last: str | None
+    """Last partition of a range."""
+    tags: Mapping[str, str]
+    """Tags beside those of its partitions."""
+
+    @property
+    def run_tags(self) -> dict[str, str]:
+        """All tags of the run, as Dagster's webserver takes them."""
+        if self.first is None:
+            return {**self.tags}
+        if self.last is None:
+            return {**self.tags, PARTITION: self.first}
+        return {**self.tags, RANGE_START: self.first, RANGE_END: self.last}
+
+
 def launch(
     project: Project,
     target: str,
@@ -80,6 +103,19 @@ def launch(
     """
     if threading.current_thread() is not threading.main_thread():
         raise LaunchRefused("launch in the main thread of a process: Python gives Ctrl-C to no other thread")
+    what = launchable(project, target, partitions, resources=resources)
+    return materialize(
+        project, what.keys, partition=what.first, last=what.last, tags=what.tags, on_progress=on_progress
+    )
+
+
+def launchable(
+    project: Project, target: str, partitions: str | None, *, resources: str | None = None
+) -> Launchable:
+    """Return what a launch of `target` for `partitions` would materialize; see `launch`.
+
+    Raises `NotFound`, `LaunchRefused` and `ProfileRefused`.
+    """
     spec = model_named(project, target, partitions)
     is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
     if spec is None or is_study:
@@ -97,8 +133,9 @@ def launch(
     if len(keys) > 1:
         require_one_partition(target, known, partitions)
     first, last = typed_range(target, known, partitions)
-    tags = {RESOURCES: resources} if resources is not None else {}
-    return materialize(project, keys, partition=first, last=last, tags=tags, on_progress=on_progress)
+    return Launchable(
+        keys=keys, first=first, last=last, tags={} if resources is None else {RESOURCES: resources}
+    )
 
 
 def model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:

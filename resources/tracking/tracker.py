@@ -102,6 +102,28 @@ class EndedRun:
     """True if the run is part of a study."""
 
 
+class TrackedMissing(TrackerRefused):
+    """The tracker has no such experiment or run."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class StoredRun:
+    """Run as the tracker has it."""
+
+    run_id: str
+    name: str
+    status: str
+    """`RUNNING`, `FINISHED`, `FAILED` or `KILLED`."""
+    started_at: datetime | None
+    """UTC."""
+    ended_at: datetime | None
+    """UTC; None while it runs."""
+    params: Mapping[str, str]
+    metrics: Mapping[str, float]
+    """Newest value of each metric."""
+    tags: Mapping[str, str]
+
+
 class Tracker:
     """MLflow behind one address. Cheap to make: the first call imports mlflow.
 
@@ -182,6 +204,60 @@ class Tracker:
             )
             for run in sorted(runs, key=lambda run: run.info.end_time)
         ]
+
+    def search(
+        self, experiment: str, wanted: str, *, limit: int, after: str | None = None
+    ) -> tuple[list[StoredRun], str | None]:
+        """Return `limit` runs of an experiment, newest first, and the token by which the next ones come `after` them.
+
+        `wanted` is a filter of MLflow, such as `metrics.holdout_rmse < 12 and params.seed = '1'`; empty for all runs.
+        Pages leave out runs that began after the first page, so that none comes twice. Raise `TrackedMissing`, and
+        `TrackerRefused` for a filter or a token that MLflow cannot read.
+        """
+        newest, _, token = (after or "").partition(" ")
+        until = f"attributes.start_time <= {int(newest)}" if newest.isdecimal() else ""
+        with reaching(self.uri):
+            known = self._client.get_experiment_by_name(experiment)
+            if known is None:
+                raise TrackedMissing(
+                    f"MLflow has no experiment {experiment!a}: the first training of a model makes it"
+                )
+            found = self._client.search_runs(
+                [known.experiment_id],
+                " and ".join(filter(None, (wanted.strip(), until))),
+                max_results=limit,
+                order_by=["attributes.start_time DESC"],
+                page_token=token or None,
+            )
+        if not found.token:
+            return [_stored(run) for run in found], None
+        more = found.token.decode() if isinstance(found.token, bytes) else found.token
+        return [_stored(run) for run in found], f"{newest or found[0].info.start_time} {more}"
+
+    def stored(self, experiment: str, run_id: str) -> StoredRun:
+        """Return a run of an experiment. Raise `TrackedMissing`."""
+        missing = TrackedMissing(f"MLflow has no run {run_id!a} in an experiment {experiment!a}")
+        try:
+            with reaching(self.uri):
+                known, run = self._client.get_experiment_by_name(experiment), self._client.get_run(run_id)
+        except TrackerRefused:
+            raise missing from None
+        if known is None or run.info.experiment_id != known.experiment_id:
+            raise missing
+        return _stored(run)
+
+    def attached(self, run_id: str) -> dict[str, int]:
+        """Return path → bytes of the files of a run, those of its folders, too."""
+        found: dict[str, int] = {}
+        folders: list[str | None] = [None]
+        with reaching(self.uri):
+            while folders:
+                for one in self._client.list_artifacts(run_id, folders.pop()):
+                    if one.is_dir:
+                        folders.append(one.path)
+                    else:
+                        found[one.path] = int(one.file_size or 0)
+        return dict(sorted(found.items()))
 
     def record(self, run_id: str, metrics: Mapping[str, float], step: int = 0) -> None:
         """Store final metrics at once. A metric that already has this value is not stored again."""
@@ -489,6 +565,23 @@ class TrackedRun:
             self.finish("FINISHED")
         else:
             self.finish("FAILED" if isinstance(error, Exception) else "KILLED")
+
+
+def _stored(run: "Run") -> StoredRun:
+    began, ended = (
+        None if moment is None else datetime.fromtimestamp(moment / 1000, UTC)
+        for moment in (run.info.start_time, run.info.end_time)
+    )
+    return StoredRun(
+        run_id=run.info.run_id,
+        name=run.info.run_name or run.info.run_id,
+        status=run.info.status,
+        started_at=began,
+        ended_at=ended,
+        params=dict(run.data.params),
+        metrics=dict(run.data.metrics),
+        tags=dict(run.data.tags),
+    )
 
 
 def _run_and_start(spool: Path) -> tuple[str, str]:

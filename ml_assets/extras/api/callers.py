@@ -1,0 +1,112 @@
+"""Person who calls: the account that a bearer token proves, its role, and how often it may ask.
+
+Tokens and roles are those of `ml-assets accounts`. Not here: the check of a proof (`governance.proxy.persons`).
+"""
+
+import threading
+import time
+from collections.abc import Hashable
+
+from ml_assets.extras.api.problems import ApiRefused
+from ml_assets.extras.governance.proxy.persons import PageVisitor, Persons
+from ml_assets.extras.governance.proxy.rules import may
+from ml_assets.extras.governance.proxy.webserver import role_in_words
+from resources.ledger import Accounts, IdentityRefused, Role
+from resources.web.http_bounds import network_of
+
+OF_ACCOUNT, OF_ADDRESS = (20.0, 100), (200.0, 400)
+"""Requests a second on average, and at once: of an account, and of an address, whose token may be wrong."""
+MOST_STREAMS, STREAMS_OF_ACCOUNT = 100, 10
+_MOST_BUCKETS = 10_000
+
+
+class Allowance:
+    """Token buckets by name: `rate` requests a second on average, `burst` at once. Safe for threads."""
+
+    def __init__(self, rate: float, burst: int) -> None:
+        self._rate, self._burst = rate, burst
+        self._lock = threading.Lock()
+        self._left: dict[Hashable, tuple[float, float]] = {}
+
+    def take(self, name: Hashable) -> None:
+        """Raise `ApiRefused`, 429, if the bucket is empty."""
+        now = time.monotonic()
+        with self._lock:
+            if len(self._left) >= _MOST_BUCKETS:  # full buckets need no entry
+                full = self._burst / self._rate
+                self._left = {one: facts for one, facts in self._left.items() if now - facts[1] < full}
+            left, at = self._left.get(name, (float(self._burst), now))
+            left = min(self._burst, left + (now - at) * self._rate)
+            self._left[name] = max(0.0, left - 1), now
+        if left < 1:
+            raise ApiRefused(
+                429,
+                "too_many_requests",
+                "Too many requests: wait, then send fewer a second",
+                **{"Retry-After": "1"},
+            )
+
+
+class Streams:
+    """Open streams, counted by account. Of one event loop."""
+
+    def __init__(self) -> None:
+        self._open: dict[int | None, int] = {}
+
+    def enter(self, account: int | None) -> None:
+        """Count a stream. Raise `ApiRefused`, 429, if too many are open."""
+        own = self._open.get(account, 0)
+        if own >= STREAMS_OF_ACCOUNT or sum(self._open.values()) >= MOST_STREAMS:
+            raise ApiRefused(
+                429,
+                "too_many_streams",
+                "Too many streams are open: close one, then open this again",
+                **{"Retry-After": "5"},
+            )
+        self._open[account] = own + 1
+
+    def leave(self, account: int | None) -> None:
+        """Count a stream as closed."""
+        self._open[account] -= 1
+        if not self._open[account]:
+            del self._open[account]
+
+
+class Callers:
+    """Persons of a ledger who call the API. Safe for threads."""
+
+    def __init__(self, accounts: Accounts) -> None:
+        self._persons = Persons(accounts)
+        self._of_account, self._of_address = Allowance(*OF_ACCOUNT), Allowance(*OF_ADDRESS)
+
+    def of(self, authorization: str, address: str, role: Role, *, at_once: bool) -> PageVisitor:
+        """Return who sent a request. Raise `IdentityRefused`, or `ApiRefused` for a role below `role`.
+
+        `at_once`: a change of the account counts from this moment, not after a few seconds.
+        """
+        self._of_address.take(network_of(address))
+        scheme, _, proof = authorization.partition(" ")
+        if scheme.casefold() != "bearer" or not proof.strip():
+            raise IdentityRefused(
+                "nobody proved who asks: send `Authorization: Bearer TOKEN`, with the token that `ml-assets accounts "
+                "add` printed"
+            )
+        person = self._persons.of_proof(proof)
+        visitor = self._persons.visitor(person, at_once=at_once)
+        if visitor is None:
+            raise IdentityRefused(
+                f"the account of {person.name} was revoked: an administrator can add a new one"
+            )
+        self._of_account.take(person.account)
+        if not may(visitor.standing.role, role):
+            raise ApiRefused(
+                403,
+                "role_needed",
+                f"this needs the role {role}, and {role_in_words(visitor)}. An administrator can change that: "
+                f"ml-assets accounts role {person.name} {role} --reason '…'",
+            )
+        return visitor
+
+    def is_still_here(self, visitor: PageVisitor) -> bool:
+        """Return True while the account of a person is in force."""
+        return self._persons.visitor(visitor.person) is not None

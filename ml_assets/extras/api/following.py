@@ -1,0 +1,109 @@
+"""Routes of a training while it runs: its metrics as server-sent events, and its checkpoints.
+
+An event's id is the place of its point among Dagster's events. A client that lost its connection sends the last one as
+`Last-Event-ID`, and gets every later point once.
+"""
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Mapping
+from typing import Annotated, Any
+
+from fastapi import Header
+from fastapi.responses import StreamingResponse
+
+from ml_assets.context.runs import ENDED, MetricsPoint, ShownRun
+from ml_assets.extras.api.frame import ApiParts, Caller, Routes, in_thread
+from ml_assets.extras.api.shapes import CheckpointDocument, RunId, number_or_none
+from ml_assets.extras.governance.proxy.persons import PageVisitor
+
+POLL_SECONDS = 1.0
+COMMENT_SECONDS = 15.0
+"""Longest silence of a stream. Proxies close connections on which nothing comes."""
+_EVENTS: Mapping[int | str, dict[str, Any]] = {
+    200: {
+        "description": "Events `metrics`, and `end` with the state once the run has ended.",
+        "content": {
+            "text/event-stream": {
+                "schema": {"type": "string"},
+                "example": 'id: 1207\nevent: metrics\ndata: {"step": 40, "at": "2026-11-29T10:00:00+00:00", '
+                '"values": {"loss": 0.41}}\n\nevent: end\ndata: {"state": "completed"}\n\n',
+            }
+        },
+    }
+}
+
+
+def add_following(routes: Routes, parts: ApiParts) -> None:
+    """Add the routes."""
+
+    @routes.add(
+        "GET",
+        "/training-runs/{id}/metrics",
+        role="viewer",
+        summary="Metrics of a training as they come",
+        response_class=StreamingResponse,
+        described=_EVENTS,
+    )
+    async def metrics(
+        id: RunId,
+        caller: Caller,
+        last_event_id: Annotated[
+            int, Header(ge=0, le=2**63 - 1, description="Id of the last event that came.")
+        ] = 0,
+    ) -> StreamingResponse:
+        run = await in_thread(parts.context.runs.training, id)
+        parts.streams.enter(caller.person.account)
+        return StreamingResponse(_events(parts, run, caller, last_event_id), media_type="text/event-stream")
+
+    @routes.add(
+        "GET",
+        "/training-runs/{id}/checkpoints",
+        role="viewer",
+        summary="Checkpoints of a training, newest first",
+    )
+    def checkpoints(id: RunId) -> list[CheckpointDocument]:
+        found = parts.context.runs.checkpoints(parts.context.runs.training(id))
+        return [
+            CheckpointDocument(
+                step=one.step,
+                epoch=one.epoch,
+                loss=None if one.loss is None else number_or_none(one.loss),
+                bytes=one.bytes,
+                at=one.at,
+                kept=list(one.kept),
+            )
+            for one in found
+        ]
+
+
+async def _events(parts: ApiParts, run: ShownRun, caller: PageVisitor, after: int) -> AsyncIterator[str]:
+    """Yield the events of a stream. It ends with the run, or with the account of its reader."""
+    runs, spoke = parts.context.runs, time.monotonic()
+    try:
+        yield "retry: 2000\n\n"
+        while await in_thread(parts.callers.is_still_here, caller):
+            state = await in_thread(
+                runs.state, run.id
+            )  # before the points, so that the end follows all of them
+            points = await in_thread(runs.metrics, run, after)
+            for one in points:
+                yield f"id: {one.place}\nevent: metrics\ndata: {_data(one)}\n\n"
+                after = one.place
+            if not points and state in ENDED:
+                yield f"event: end\ndata: {json.dumps({'state': state})}\n\n"
+                return
+            if points:
+                spoke = time.monotonic()
+            elif time.monotonic() - spoke > COMMENT_SECONDS:
+                yield ": waiting\n\n"
+                spoke = time.monotonic()
+            await asyncio.sleep(POLL_SECONDS)
+    finally:
+        parts.streams.leave(caller.person.account)
+
+
+def _data(point: MetricsPoint) -> str:
+    values = {name: number_or_none(value) for name, value in point.values.items()}
+    return json.dumps({"step": point.step, "at": point.at.isoformat(), "values": values})

@@ -1,0 +1,191 @@
+"""Frame of all routes: who may call them, in which time, with how large a body, and what the OpenAPI document says.
+
+A route is added with the lowest role that may call it, and there is no other way to add one. The caller is checked
+before anything of the request is read. Not here: the routes.
+"""
+
+import asyncio
+import functools
+import threading
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from typing import Annotated, Any, TypeVar
+
+from anyio.to_thread import run_sync
+from fastapi import Depends, FastAPI, Request, Response
+from fastapi.routing import APIRoute
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from ml_assets.context import Context
+from ml_assets.extras.api.callers import Callers, Streams
+from ml_assets.extras.api.problems import MEDIA_TYPE, ApiRefused, problem_of, request_id_of
+from ml_assets.extras.governance.proxy.persons import PageVisitor
+from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
+from resources.ledger import Role
+from resources.words import did_you_mean
+
+MOST_BYTES = 65_536
+"""Bytes of a body."""
+ANSWER_SECONDS = 60.0
+"""Longest time for an answer; that of a stream ends with its first byte."""
+ROLE = "x-role"
+"""Key of an operation in the OpenAPI document: its lowest role."""
+_OF_ALL = (400, 401, 403, 413, 422, 429, 503, 504)
+"""Statuses of refusals of every route."""
+Answer = TypeVar("Answer")
+Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
+
+
+@dataclass(frozen=True)
+class ApiParts:
+    """Parts of a running API."""
+
+    context: Context
+    """Context of the API's own process, opened to write. Each decision names its person."""
+    webserver: GuardedWebserver
+    callers: Callers
+    streams: Streams = field(default_factory=Streams)
+    declared: threading.Lock = field(default_factory=threading.Lock)
+    """Held while declarations are read: Dagster builds them at the first use of each, in one thread."""
+
+
+def _caller(request: Request) -> PageVisitor:
+    return request.state.caller
+
+
+Caller = Annotated[PageVisitor, Depends(_caller)]
+"""Person behind the request, as a parameter of an endpoint."""
+
+
+async def in_thread(work: Callable[..., Answer], *arguments: Any, **named: Any) -> Answer:
+    """Return what `work` returns in a thread. A cancelled wait leaves the thread behind, which then answers nobody."""
+    return await run_sync(functools.partial(work, *arguments, **named), abandon_on_cancel=True)
+
+
+class Routes:
+    """Adds routes to an application."""
+
+    def __init__(self, app: FastAPI, parts: ApiParts) -> None:
+        self._app = app
+        app.router.route_class = _guarded(parts.callers)
+
+    def add(
+        self,
+        method: str,
+        path: str,
+        *,
+        role: Role,
+        summary: str,
+        status: int = 200,
+        refuses: Sequence[int] = (404,),
+        described: Mapping[int | str, dict[str, Any]] | None = None,
+        **more: Any,
+    ) -> Callable[[Endpoint], Endpoint]:
+        """Return a decorator that adds an endpoint, a plain function for a thread or a coroutine function.
+
+        `refuses` are statuses of its refusals beside those of all routes; `described` is OpenAPI of other answers.
+        """
+
+        def added(endpoint: Endpoint) -> Endpoint:
+            self._app.add_api_route(
+                f"/api/v1{path}",
+                endpoint if asyncio.iscoroutinefunction(endpoint) else _threaded(endpoint),
+                methods=[method],
+                status_code=status,
+                summary=summary,
+                responses={
+                    **(described or {}),
+                    **{one: _problem(one) for one in sorted({*_OF_ALL, *refuses})},
+                },
+                openapi_extra={ROLE: role},
+                **more,
+            )
+            return endpoint
+
+        return added
+
+
+def _threaded(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
+    @functools.wraps(endpoint)
+    async def threaded(**named: Any) -> Any:
+        return await in_thread(endpoint, **named)
+
+    return threaded
+
+
+def _guarded(callers: Callers) -> type[APIRoute]:
+    """Return the class of routes that know their caller before they read a request."""
+
+    class GuardedRoute(APIRoute):
+        def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
+            handle, role = super().get_route_handler(), (self.openapi_extra or {})[ROLE]
+
+            async def guarded(request: Request) -> Response:
+                try:
+                    async with asyncio.timeout(ANSWER_SECONDS):
+                        request.state.caller = await in_thread(
+                            callers.of,
+                            request.headers.get("authorization", ""),
+                            request.client.host if request.client else "",
+                            role,
+                            at_once=request.method != "GET",
+                        )
+                        _require_known(request, {one.alias for one in self.dependant.query_params})
+                        return await handle(request)
+                except Exception as error:  # any: uvicorn would log a refusal as a defect of the server
+                    return problem_of(error, request_id_of(request.scope))
+
+            return guarded
+
+    return GuardedRoute
+
+
+def _require_known(request: Request, known: set[str]) -> None:
+    """Raise `ApiRefused` for a parameter that a route does not have: a mistyped one must not look like a default."""
+    for name in request.query_params:
+        if name not in known:
+            there = did_you_mean(name, known) if known else "; there are none"
+            raise ApiRefused(422, "unknown_parameter", f"no parameter of this path is named {name!a}{there}")
+
+
+def _problem(status: int) -> dict[str, Any]:
+    reference = {"$ref": "#/components/schemas/ProblemDocument"}
+    return {"description": HTTPStatus(status).phrase, "content": {MEDIA_TYPE: {"schema": reference}}}
+
+
+class Bounds:
+    """Middleware: a body is read before its request, and no further than `MOST_BYTES`; each answer has a request id."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        request_id = request_id_of(scope)
+
+        async def named(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(b"x-request-id", request_id.encode()), (b"cache-control", b"no-store")]
+                message["headers"] = [*message.get("headers", ()), *headers]
+            await send(message)
+
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+            if len(body) > MOST_BYTES:
+                refused = ApiRefused(413, "too_large", f"a body has at most {MOST_BYTES:,} bytes: send less")
+                await problem_of(refused, request_id)(scope, receive, named)
+                return
+        parts = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+
+        async def replayed() -> Message:
+            return parts.pop() if parts else await receive()
+
+        await self._app(scope, replayed, named)

@@ -1,0 +1,201 @@
+"""Routes of runs: launch, state, stop. Dagster's webserver launches and stops, so its pages show the same runs.
+
+A launch with an `Idempotency-Key` carries the digests of key and request as tags, which no person may set. A second
+request with the key finds the run by them, also if this process died between the launch and its answer.
+"""
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any
+
+from fastapi import Header, Response
+
+from ml_assets.context.launch import Launchable
+from ml_assets.context.launch_document import LaunchRequest, TrainingRequest
+from ml_assets.context.runs import ENDED, ShownRun
+from ml_assets.extras.api.frame import ApiParts, Caller, Routes
+from ml_assets.extras.api.problems import ApiRefused
+from ml_assets.extras.api.shapes import RunDocument, RunId
+from ml_assets.extras.governance.proxy.documents import AskedDocument, read_document
+from ml_assets.extras.governance.proxy.persons import PageVisitor
+from ml_assets.foundation.links import run_url
+
+TURN_SECONDS = 30.0
+"""Longest wait for another request with the same key."""
+KEY_TAG, REQUEST_TAG = "ml_assets/idempotency_key", "ml_assets/request"
+"""Tags of a run: SHA-256 of the account and its key, and of the request."""
+PIPELINES, TRAININGS = "/pipelines/runs", "/training-runs"
+IdempotencyKey = Annotated[
+    str | None,
+    Header(
+        pattern=r"^[!-~]+$",
+        max_length=200,
+        description="Text of your choice: a second request with it launches nothing, and answers with the first run.",
+    ),
+]
+_WHERE = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
+  assetKey { path } jobNames repository { name location { name } } } }"""
+_JOB = "__ASSET_JOB"
+"""Dagster's job of all assets."""
+_LAUNCH = """mutation($params: ExecutionParams!) { launchRun(executionParams: $params) { __typename
+  ... on LaunchRunSuccess { run { id } }
+  ... on PythonError { message } ... on InvalidSubsetError { message } ... on PipelineNotFoundError { message }
+  ... on RunConfigValidationInvalid { errors { message } } } }"""
+_STOP = """mutation($id: String!) { terminateRun(runId: $id, terminatePolicy: SAFE_TERMINATE) { __typename
+  ... on TerminateRunFailure { message } ... on RunNotFoundError { message } ... on PythonError { message } } }"""
+
+
+def add_launches(routes: Routes, parts: ApiParts) -> None:
+    """Add the routes."""
+    launcher = _Launcher(parts)
+    launches: dict[str, Any] = {"role": "operator", "status": 202, "refuses": (404, 409, 502)}
+
+    @routes.add("POST", PIPELINES, summary="Launch a model, a table, a study or predictions", **launches)
+    def launch(
+        asked: LaunchRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> RunDocument:
+        run = launcher.launch(asked.target, asked.partitions, asked.resources, caller, idempotency_key)
+        response.headers["Location"] = f"/api/v1{PIPELINES}/{run.id}"
+        return run
+
+    @routes.add("POST", TRAININGS, summary="Train, evaluate and register a model", **launches)
+    def train(
+        asked: TrainingRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> RunDocument:
+        run = launcher.launch(asked.model, asked.partition, asked.resources, caller, idempotency_key)
+        response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
+        return run
+
+    _add_run(routes, launcher, PIPELINES, parts.context.runs.show)
+    _add_run(routes, launcher, TRAININGS, parts.context.runs.training)
+
+
+def _add_run(routes: Routes, launcher: "_Launcher", path: str, find: Callable[[str], ShownRun]) -> None:
+    """Add the routes of one run that `find` returns."""
+
+    @routes.add("GET", f"{path}/{{id}}", role="viewer", summary="State of a run")
+    def show(id: RunId) -> RunDocument:
+        return launcher.shown(find(id))
+
+    @routes.add(
+        "DELETE", f"{path}/{{id}}", role="operator", status=202, summary="Stop a run", refuses=(404, 409, 502)
+    )
+    def stop(id: RunId, caller: Caller) -> RunDocument:
+        return launcher.stop(find(id), caller)
+
+
+class _Launcher:
+    """Launches and stops runs at Dagster's webserver, under the person who asks."""
+
+    def __init__(self, parts: ApiParts) -> None:
+        self._parts = parts
+        self._ledger = parts.context.project.platform.ledger
+
+    def shown(self, run: ShownRun) -> RunDocument:
+        """Return a run as an answer."""
+        facts = {name: value for name, value in vars(run).items() if name in RunDocument.model_fields}
+        return RunDocument(
+            **facts
+            | {
+                "assets": list(run.assets),
+                "launched_by": run.launched_by and run.launched_by.name,
+                "stopped_by": run.stopped_by and run.stopped_by.name,
+                "page": run_url(self._parts.context.project.settings.ui_url, run.id),
+            }
+        )
+
+    def launch(
+        self,
+        target: str,
+        partitions: str | None,
+        resources: str | None,
+        caller: PageVisitor,
+        key: str | None,
+    ) -> RunDocument:
+        """Launch a run, or return the one that was launched with this key."""
+        with self._parts.declared:
+            what = self._parts.context.launchable(target, partitions, resources=resources)
+        if key is None:
+            return self._launched(what, {}, caller)
+        tags = {
+            KEY_TAG: _digest(caller.person.account, key),
+            REQUEST_TAG: _digest(target, partitions, resources),
+        }
+        # Requests with one key come one after another, at all processes of the API.
+        with self._ledger.turn(f"api/{tags[KEY_TAG][:2]}", TURN_SECONDS):
+            known = self._parts.context.runs.tagged(KEY_TAG, tags[KEY_TAG])
+            if known is not None and known.tags.get(REQUEST_TAG) != tags[REQUEST_TAG]:
+                raise ApiRefused(
+                    409,
+                    "idempotency_key_reused",
+                    f"this Idempotency-Key launched the run {known.run_id} with another request: choose a new key",
+                )
+            run = None if known is None else self._parts.context.runs.show(known.run_id)
+            if run is not None and run.launched_by is None and run.state not in ENDED:
+                # The process died between the launch and its record.
+                self._ledger.launches.record([run.id], caller.person, "launchRun")
+                run = self._parts.context.runs.show(run.id)
+            # A run without a launcher has ended: it was stopped because the ledger could not record the launch.
+            return (
+                self._launched(what, tags, caller)
+                if run is None or run.launched_by is None
+                else self.shown(run)
+            )
+
+    def _launched(self, what: Launchable, own_tags: Mapping[str, str], caller: PageVisitor) -> RunDocument:
+        webserver = self._parts.webserver
+        document = read_document(_LAUNCH, {"params": self._params(what, own_tags)}, None)
+        webserver.require_allowed(document.mutations[0], caller, ours=own_tags)
+        _, content = webserver.launch(document, caller)
+        answer: dict[str, Any] = (content.get("data") or {}).get("launchRun") or {}
+        if answer.get("__typename") != "LaunchRunSuccess":
+            errors: list[Any] = answer.get("errors") or content.get("errors") or [answer]
+            said = str(errors[0].get("message") or content)[:400]
+            raise ApiRefused(409, "dagster_refused", f"Dagster launched nothing: {said}")
+        return self.shown(self._parts.context.runs.show(answer["run"]["id"]))
+
+    def _params(self, what: Launchable, own_tags: Mapping[str, str]) -> dict[str, Any]:
+        """Return the parameters of the launch. Raise `ApiRefused` if the webserver lacks one of the assets."""
+        keys = [{"path": list(key.path)} for key in what.keys]
+        nodes = self._parts.webserver.ask(_WHERE, {"keys": keys})["assetNodes"]
+        places = {(one["repository"]["name"], one["repository"]["location"]["name"]) for one in nodes}
+        if len(nodes) != len(keys) or len(places) != 1 or not all(_JOB in one["jobNames"] for one in nodes):
+            raise ApiRefused(
+                409,
+                "not_loaded",
+                f"Dagster's webserver has not loaded {what.keys[0].to_user_string()}: reload its code location",
+            )
+        ((repository, location),) = places
+        tags = [{"key": name, "value": value} for name, value in {**what.run_tags, **own_tags}.items()]
+        return {
+            "selector": {
+                "repositoryName": repository,
+                "repositoryLocationName": location,
+                "pipelineName": _JOB,
+                "assetSelection": keys,
+            },
+            "executionMetadata": {"tags": tags},
+            "runConfigData": {},
+        }
+
+    def stop(self, run: ShownRun, caller: PageVisitor) -> RunDocument:
+        """Ask Dagster to end a run, after the ledger has who asked."""
+        if run.state in ENDED:
+            raise ApiRefused(
+                409, "run_ended", f"the run {run.id} is {run.state} already: there is nothing to stop"
+            )
+        webserver = self._parts.webserver
+        document: AskedDocument = read_document(_STOP, {"id": run.id}, None)
+        webserver.require_allowed(document.mutations[0], caller)
+        self._ledger.launches.record_stop(run.id, caller.person)
+        _, content = webserver.send_graphql(document.as_json(), is_read=False)
+        answer: dict[str, Any] = (content.get("data") or {}).get("terminateRun") or {}
+        if answer.get("__typename") != "TerminateRunSuccess":
+            said = str(answer.get("message") or content)[:400]
+            raise ApiRefused(409, "dagster_refused", f"Dagster did not stop the run {run.id}: {said}")
+        return self.shown(self._parts.context.runs.show(run.id))
+
+
+def _digest(*facts: object) -> str:
+    return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
