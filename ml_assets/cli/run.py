@@ -77,7 +77,7 @@ def plan(model: str, partition: str | None) -> None:
 
 
 @click.command("launch")
-@click.argument("target")
+@click.argument("target", required=False)
 @click.argument("partitions", required=False)
 @click.option(
     "--resources",
@@ -86,7 +86,20 @@ def plan(model: str, partition: str | None) -> None:
     "object.",
 )
 @click.option("--with-missing", is_flag=True, help="First build here what TARGET reads and nobody built.")
-def launch(target: str, partitions: str | None, resources: str | None, with_missing: bool) -> None:
+@click.option(
+    "-f",
+    "--file",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Train the `model` at the `partition` of this YAML file, with the resources under its `config`, as the API "
+    "does for POST /api/v1/training-runs.",
+)
+def launch(
+    target: str | None,
+    partitions: str | None,
+    resources: str | None,
+    with_missing: bool,
+    file: Path | None,
+) -> None:
     """Materialize TARGET for PARTITIONS.
 
     TARGET is a model (`flight_delay`: validated, trained, evaluated, registered), its study
@@ -97,6 +110,17 @@ def launch(target: str, partitions: str | None, resources: str | None, with_miss
     (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
+    if file is not None:
+        from ml_assets.context.launch_document import read_training
+
+        if target is not None or resources is not None:
+            raise click.UsageError(
+                "--file names model, partition and resources: leave TARGET and --resources out"
+            )
+        asked = read_training(file)
+        target, partitions, resources = asked.model, asked.partition, asked.resources
+    if target is None:
+        raise click.UsageError("name a TARGET, or a file with --file")
     context = writing()
     for table, keys in context.missing_behind(target, partitions) if with_missing else ():
         _launch(context, table, keys)

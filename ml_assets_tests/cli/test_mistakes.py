@@ -3,6 +3,7 @@
 import re
 import socket
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -94,6 +95,10 @@ def busy() -> Iterator[str]:
             "the public key nowhere.pem cannot be read: No such file",
         ),
         (("dossier", "keygen", "/proc/none/keys"), "cannot write /proc/none/keys"),
+        # Programs
+        (("api", "--webserver", "http://127.0.0.1:3001"), "this ledger has no accounts"),
+        (("api", "--webserver", "127.0.0.1:3001"), "is not http://HOST:PORT or https://HOST:PORT"),
+        (("launch", "-f", "nowhere.yaml"), "nowhere.yaml cannot be read as YAML"),
         # A replay
         (("demo", "--replay", "14"), "--replay takes 1d to 59d, not '14': write --replay 14d"),
         (("demo", "--replay", "0d"), "--replay takes 1d to 59d, not '0d': write --replay 14d"),
@@ -120,6 +125,8 @@ def test_a_mistake_is_one_line_with_the_remedy(terminal: Terminal, typed: tuple[
         (("accept", FLIGHTS), "Missing argument 'PARTITION'"),
         (("source", "show", FLIGHTS), "no command 'source show'; there are: check, dead-letters, preview"),
         (("gc", "--delet"), "Did you mean"),
+        (("launch",), "name a TARGET, or a file with --file"),
+        (("launch", "store_demand", "-f", "job.yaml"), "leave TARGET and --resources out"),
         (("plan", "--port", "3"), "No such option '--port'"),
         (("ui", "--port", "abc"), "'abc' is not a valid integer"),
         (("drill", "explode"), "'explode' is not one of 'kill-rank'"),
@@ -143,6 +150,33 @@ def test_a_port_in_use_is_named_with_the_option(
     assert refused.err.count("\n") == 1, refused.err
     assert re.search(rf"{busy}\b.*Address already in use.* --port$", refused.err.strip())
     assert not refused.out
+
+
+@pytest.mark.parametrize(
+    ("document", "said"),
+    [
+        ("model: store_demand", "partition: Field required"),
+        ("{model: store_demand, partition: 2024-01-08, epochs: 3}", "epochs: Extra inputs are not permitted"),
+        ("- store_demand", "the document: Input should be a valid dictionary"),
+        ("model: [", "cannot be read as YAML"),
+        ("{model: store_deman, partition: 2024-01-08}", "no model or table is named 'store_deman'"),
+        ("{model: store_demand, partition: 2024-01-09}", "store_demand has no partition '2024-01-09'"),
+        (
+            "{model: store_demand, partition: 2024-01-08, config: {memry: 1Gi}}",
+            "resources have no key 'memry'",
+        ),
+    ],
+)
+def test_a_wrong_file_of_a_launch_is_named_with_its_fault(
+    terminal: Terminal, tmp_path: Path, document: str, said: str
+) -> None:
+    """The API refuses the same documents."""
+    file = tmp_path / "job.yaml"
+    file.write_text(document)
+    refused = terminal("launch", "-f", str(file))
+    assert refused.status == 1
+    assert said in refused.err
+    assert refused.err.count("\n") == 1, refused.err
 
 
 def test_a_replay_deletes_nothing_in_a_folder_of_others(terminal: Terminal) -> None:

@@ -75,6 +75,19 @@ def test_a_model_is_trained_evaluated_and_registered(trained: Said) -> None:
     assert "ml-assets promote store_demand 1 --reason" in trained.out
 
 
+def test_a_file_launches_what_the_api_takes(trained: Said, filled_terminal: Terminal, tmp_path: Path) -> None:
+    """YAML reads the partition as a date."""
+    file = tmp_path / "job.yaml"
+    file.write_text(f"model: store_demand\npartition: {TRAINED_WEEK}\nconfig: {{memory: 3Gi}}\n")
+    said = filled_terminal("launch", "-f", str(file))
+    assert said.status == 0, said.err
+    assert f"store_demand {TRAINED_WEEK}: 4 materializations" in said.out
+    run_id = said.out.rstrip().rpartition("/")[2]
+    run = ml_assets.open(filled_terminal.home).project.instance.get_run_by_id(run_id)
+    assert run is not None
+    assert run.tags["ml_assets/resources"] == '{"memory": "3Gi"}'
+
+
 def test_what_is_missing_upstream_is_built_first_if_asked(terminal: Terminal) -> None:
     typed = ("launch", "features/sales_features", "2023-02-06")
     refused = terminal(*typed)
