@@ -20,11 +20,10 @@ import pytest
 import uvicorn
 
 from deployment.testbed.processes import free_port
-from ml_assets.components import TrainingPipeline
 from ml_assets.context import Context
+from ml_assets.context.home import make_home
 from ml_assets.extras.api.app import ProblemProtocol, api_app
 from ml_assets.extras.governance.proxy.rules import ROLES
-from ml_assets_tests.prepared_home import prepare_home
 from ml_assets_tests.release.conftest import example_rows
 from ml_assets_tests.serving.released import register
 from resources.ledger import Person
@@ -66,22 +65,7 @@ class ServedApi:
 
 
 @pytest.fixture(scope="session")
-def _without_canary() -> Iterator[None]:
-    """Let `store_demand` ask for an approval alone: its canary bakes for a day."""
-    load = TrainingPipeline.load.__func__
-
-    def loaded(cls: type[TrainingPipeline], spec: Any, context: Any) -> TrainingPipeline:
-        if spec.name == "store_demand":
-            spec = spec.model_copy(update={"release": spec.release.model_copy(update={"canary": None})})
-        return load(cls, spec, context)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(TrainingPipeline, "load", classmethod(loaded))
-        yield
-
-
-@pytest.fixture(scope="session")
-def api(tmp_path_factory: pytest.TempPathFactory, _without_canary: None) -> Iterator[ServedApi]:
+def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     """The API that most tests share."""
     with running_api(tmp_path_factory.mktemp("home")) as api:
         yield api
@@ -95,7 +79,7 @@ def running_api(home: Path) -> Generator[ServedApi]:
     whose account was revoked.
     """
     settings = Settings(home=home)
-    prepare_home(settings)
+    make_home(settings)  # nothing of this process points to it: other tests have homes of their own
     rows = example_rows()
     for fingerprint in "12":
         register(Platform(settings), rows, fingerprint)

@@ -2,6 +2,7 @@
 
 import json
 import socket
+import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -206,6 +207,28 @@ def test_clients_that_vanish_leave_room_for_others(api: ServedApi) -> None:
         while True:
             try:
                 with following_run(api, made.run_id, "operator") as events:
+                    assert steps_of([next(events)]) == [1]
+                break
+            except AssertionError:
+                assert time.monotonic() < deadline
+                time.sleep(0.2)
+
+
+def test_clients_that_hang_up_at_once_are_not_counted(api: ServedApi) -> None:
+    parts = urlsplit(api.address)
+    with training(api, 1) as made:
+        for _ in range(STREAMS_OF_ACCOUNT * 3):
+            with socket.create_connection((parts.hostname, parts.port), PATIENCE) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # end by a reset
+                one.sendall(
+                    f"GET /api/v1/training-runs/{made.run_id}/metrics HTTP/1.1\r\nhost: here\r\n"
+                    f"authorization: Bearer {api.tokens['approver']}\r\n\r\n".encode()
+                )
+            time.sleep(0.02)
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                with following_run(api, made.run_id, "approver") as events:
                     assert steps_of([next(events)]) == [1]
                 break
             except AssertionError:

@@ -32,7 +32,7 @@ _CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def own_api(tmp_path_factory: pytest.TempPathFactory, _without_canary: None) -> Iterator[ServedApi]:
+def own_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     """An API of these tests alone, since their requests decide about versions. Its callers may ask as often as they
     like."""
     home: Path = tmp_path_factory.mktemp("fuzzed")

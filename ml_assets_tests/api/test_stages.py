@@ -42,50 +42,42 @@ def version(api: ServedApi) -> int:
 
 
 def test_an_approved_version_is_promoted_as_by_the_command(api: ServedApi, version: int) -> None:
-    before = api.rows()
-    refused = put(api, "approver", version, "production")
-    assert (problem(refused), refused.json()["ground"]) == ((409, "not_promotable"), "approval")
-    assert api.rows() == before
     approved = put(api, "admin", version, "approved", "read the report").json()
     assert (approved["stage"], approved["changed"], approved["by"]) == ("staging", True, "admin")
     assert put(api, "admin", version, "approved", "again").json()["changed"] is False
     told = put(api, "approver", version, "production", "better on the holdout").json()
-    assert (told["stage"], told["changed"], told["by"]) == ("production", True, "approver")
-    held = api.context.in_production(MODEL)
+    assert (told["stage"], told["changed"], told["by"]) == ("canary", True, "approver")
+    held = api.platform.ledger.models.in_production(MODEL, "canary")
     assert held is not None
     assert (held.version, held.by.name, held.by.checked_by) == (str(version), "approver", "token")
     assert held.reason == "better on the holdout"
     before = api.rows()
-    again = put(api, "approver", version, "production")
-    assert (again.status_code, again.json()["changed"], again.json()["reason"]) == (
-        200,
-        False,
-        "better on the holdout",
-    )
+    too_early = put(api, "approver", version, "production")
+    assert (problem(too_early), too_early.json()["ground"]) == ((409, "not_promotable"), "canary")
     assert api.rows() == before
-    assert api.ask("viewer", "GET", f"/models/{MODEL}/versions/{version}").json()["stage"] == "production"
+    assert api.ask("viewer", "GET", f"/models/{MODEL}/versions/{version}").json()["stage"] == "canary"
     models = {one["name"]: one for one in api.ask("viewer", "GET", "/models").json()["items"]}
-    assert models[MODEL]["production"] == str(version)
+    assert (models[MODEL]["canary"], models[MODEL]["production"]) == (str(version), None)
 
 
 def test_an_archived_version_is_never_promoted(api: ServedApi, version: int) -> None:
     told = put(api, "approver", version, "archived").json()
-    assert (told["stage"], told["by"]) == ("archived", "approver")
+    assert (told["stage"], told["changed"], told["by"]) == ("archived", True, "approver")
     before = api.rows()
+    again = put(api, "admin", version, "archived").json()
+    assert (again["changed"], again["by"]) == (False, "approver")
     refused = put(api, "approver", version, "production")
     assert problem(refused) == (409, "not_promotable")
     assert refused.json()["ground"] == "archived"
     assert api.rows() == before
 
 
-def test_the_version_in_production_is_not_archived(api: ServedApi, version: int) -> None:
+def test_the_archived_canary_leaves_its_role(api: ServedApi, version: int) -> None:
     put(api, "admin", version, "approved")
-    assert put(api, "approver", version, "production").status_code == 200
-    before = api.rows()
-    refused = put(api, "approver", version, "archived")
-    assert problem(refused) == (409, "not_promotable")
-    assert refused.json()["ground"] == "production"
-    assert api.rows() == before
+    assert put(api, "approver", version, "production").json()["stage"] == "canary"
+    assert put(api, "approver", version, "archived").json()["stage"] == "archived"
+    models = {one["name"]: one for one in api.ask("viewer", "GET", "/models").json()["items"]}
+    assert models[MODEL]["canary"] is None
 
 
 def test_a_rejection_is_a_review_of_the_ledger(api: ServedApi, version: int) -> None:
@@ -137,26 +129,17 @@ def test_a_limited_role_decides_only_about_its_groups(api: ServedApi, version: i
     assert api.rows() == before
 
 
-def test_two_changes_at_once_leave_one_order(api: ServedApi, version: int) -> None:
-    """One version is promoted and archived at once: the second decision sees the first."""
+@pytest.mark.parametrize("stages", [("production", "archived"), ("archived", "archived")])
+def test_changes_at_once_leave_one_order(api: ServedApi, version: int, stages: tuple[str, str]) -> None:
+    """The second decision sees the first: nobody promotes an archived version, and one archival has one row."""
     put(api, "admin", version, "approved")
     before = api.rows()
     with ThreadPoolExecutor(2) as threads:
-        answers = list(
-            threads.map(lambda stage: put(api, "approver", version, stage), ("production", "archived"))
-        )
-    assert sorted(one.status_code for one in answers) == [200, 409]
-    assert api.rows() == before + 1
-    stage = (
-        api.context.project.releases.standings(MODEL)
-        .of(
-            next(
-                one.bundle_digest
-                for one in api.context.project.releases.registry.versions(MODEL)
-                if one.number == version
-            )
-        )
-        .stage
+        answers = list(threads.map(lambda stage: put(api, "approver", version, stage), stages))
+    refused = [one for one in answers if one.status_code != 200]
+    assert [(problem(one), one.json()["ground"]) for one in refused] in (
+        [],
+        [((409, "not_promotable"), "archived")],
     )
-    done = next(one for one in answers if one.status_code == 200)
-    assert done.json()["stage"] == stage
+    assert api.rows() == before + len(set(stages)) - len(refused)
+    assert api.context.show(MODEL, version).stage == "archived"

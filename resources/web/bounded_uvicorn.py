@@ -4,6 +4,7 @@ Import it where a server starts: it imports uvicorn. Not here: the numbers (`htt
 """
 
 import asyncio
+import logging
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -175,6 +176,17 @@ def bounded_options(
     """Return the options of uvicorn that keep a server of this process within bounds."""
     bounded = type(protocol.__name__, (protocol,), {"bounds": within_files(bounds)})
     return {"http": bounded, "backlog": BACKLOG, "server_header": False}
+
+
+def log_no_cut_requests() -> None:
+    """Leave out of uvicorn's log the requests that the end of the server cut off."""
+    logging.getLogger("uvicorn.error").addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Return False for what uvicorn logs of a request that the end of the server cut off."""
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith("Cancel %s")
 
 
 def bound_this_process() -> None:

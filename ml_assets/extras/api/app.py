@@ -23,7 +23,7 @@ from ml_assets.extras.api.problems import (
 from ml_assets.extras.api.reads import add_reads
 from ml_assets.extras.api.stages import add_stages
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
-from resources.web.bounded_uvicorn import BoundedProtocol, bounded_options
+from resources.web.bounded_uvicorn import BoundedProtocol, bounded_options, log_no_cut_requests
 from resources.web.http_bounds import USUAL
 
 END_SECONDS = 2
@@ -87,6 +87,7 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
 
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Serve `app` until Ctrl-C or SIGTERM. Requests that do not end within `END_SECONDS` are cut off."""
+    log_no_cut_requests()
     uvicorn.run(
         app,
         host=host,

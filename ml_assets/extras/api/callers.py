@@ -5,7 +5,9 @@ Tokens and roles are those of `ml-assets accounts`. Not here: the check of a pro
 
 import threading
 import time
-from collections.abc import Hashable
+from collections import Counter
+from collections.abc import Generator, Hashable
+from contextlib import contextmanager
 
 from ml_assets.extras.api.problems import ApiRefused
 from ml_assets.extras.governance.proxy.persons import PageVisitor, Persons
@@ -51,25 +53,26 @@ class Streams:
     """Open streams, counted by account. Of one event loop."""
 
     def __init__(self) -> None:
-        self._open: dict[int | None, int] = {}
+        self._open: Counter[int | None] = Counter()
 
-    def enter(self, account: int | None) -> None:
-        """Count a stream. Raise `ApiRefused`, 429, if too many are open."""
-        own = self._open.get(account, 0)
-        if own >= STREAMS_OF_ACCOUNT or sum(self._open.values()) >= MOST_STREAMS:
+    def require_room(self, account: int | None) -> None:
+        """Raise `ApiRefused`, 429, if too many are open."""
+        if self._open[account] >= STREAMS_OF_ACCOUNT or self._open.total() >= MOST_STREAMS:
             raise ApiRefused(
                 429,
                 "too_many_streams",
                 "Too many streams are open: close one, then open this again",
                 **{"Retry-After": "5"},
             )
-        self._open[account] = own + 1
 
-    def leave(self, account: int | None) -> None:
-        """Count a stream as closed."""
-        self._open[account] -= 1
-        if not self._open[account]:
-            del self._open[account]
+    @contextmanager
+    def open(self, account: int | None) -> Generator[None]:
+        """Count a stream as open during the block."""
+        self._open[account] += 1
+        try:
+            yield
+        finally:
+            self._open[account] -= 1
 
 
 class Callers:

@@ -8,10 +8,12 @@ import asyncio
 import json
 import time
 from collections.abc import AsyncIterator, Mapping
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from ml_assets.context.runs import ENDED, MetricsPoint, ShownRun
 from ml_assets.extras.api.frame import ApiParts, Caller, Routes, in_thread
@@ -54,8 +56,8 @@ def add_following(routes: Routes, parts: ApiParts) -> None:
         ] = 0,
     ) -> StreamingResponse:
         run = await in_thread(parts.context.runs.training, id)
-        parts.streams.enter(caller.person.account)
-        return StreamingResponse(_events(parts, run, caller, last_event_id), media_type="text/event-stream")
+        parts.streams.require_room(caller.person.account)
+        return _Stream(parts, run, caller, last_event_id)
 
     @routes.add(
         "GET",
@@ -78,30 +80,37 @@ def add_following(routes: Routes, parts: ApiParts) -> None:
         ]
 
 
+class _Stream(StreamingResponse):
+    """Stream of a training. It is counted from its first byte to its end, also if its client has gone before."""
+
+    def __init__(self, parts: ApiParts, run: ShownRun, caller: PageVisitor, after: int) -> None:
+        super().__init__(_events(parts, run, caller, after), media_type="text/event-stream")
+        self._open = partial(parts.streams.open, caller.person.account)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._open():
+            await super().__call__(scope, receive, send)
+
+
 async def _events(parts: ApiParts, run: ShownRun, caller: PageVisitor, after: int) -> AsyncIterator[str]:
     """Yield the events of a stream. It ends with the run, or with the account of its reader."""
     runs, spoke = parts.context.runs, time.monotonic()
-    try:
-        yield "retry: 2000\n\n"
-        while await in_thread(parts.callers.is_still_here, caller):
-            state = await in_thread(
-                runs.state, run.id
-            )  # before the points, so that the end follows all of them
-            points = await in_thread(runs.metrics, run, after)
-            for one in points:
-                yield f"id: {one.place}\nevent: metrics\ndata: {_data(one)}\n\n"
-                after = one.place
-            if not points and state in ENDED:
-                yield f"event: end\ndata: {json.dumps({'state': state})}\n\n"
-                return
-            if points:
-                spoke = time.monotonic()
-            elif time.monotonic() - spoke > COMMENT_SECONDS:
-                yield ": waiting\n\n"
-                spoke = time.monotonic()
-            await asyncio.sleep(POLL_SECONDS)
-    finally:
-        parts.streams.leave(caller.person.account)
+    yield "retry: 2000\n\n"
+    while await in_thread(parts.callers.is_still_here, caller):
+        state = await in_thread(runs.state, run.id)  # before the points, so that the end follows all of them
+        points = await in_thread(runs.metrics, run, after)
+        for one in points:
+            yield f"id: {one.place}\nevent: metrics\ndata: {_data(one)}\n\n"
+            after = one.place
+        if not points and state in ENDED:
+            yield f"event: end\ndata: {json.dumps({'state': state})}\n\n"
+            return
+        if points:
+            spoke = time.monotonic()
+        elif time.monotonic() - spoke > COMMENT_SECONDS:
+            yield ": waiting\n\n"
+            spoke = time.monotonic()
+        await asyncio.sleep(POLL_SECONDS)
 
 
 def _data(point: MetricsPoint) -> str:

@@ -30,6 +30,7 @@ from ml_assets.extras.api.shapes import (
     page_of,
 )
 from ml_assets.model.release.registry import RegisteredVersion
+from ml_assets.model.release.standing import BundleStandings
 from resources.tracking.tracker import StoredRun
 
 COMMIT = r"[0-9a-f]{16,64}"
@@ -92,9 +93,14 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
         return ListPage(items=[_model(name, name in declared) for name in names], next=after)
 
     def _model(name: str, is_declared: bool) -> ModelDocument:
-        held = {alias: log.in_production(name, alias) for alias in ("production", "canary")}
-        roles = {alias: None if one is None else one.version for alias, one in held.items()}
-        return ModelDocument(name=name, declared=is_declared, **roles)
+        standings = BundleStandings.of_stages(log.stage_changes(name))
+        held, canary = standings.in_production, standings.canary
+        return ModelDocument(
+            name=name,
+            declared=is_declared,
+            production=None if held is None else held.version,
+            canary=None if canary is None else canary.version,
+        )
 
     @routes.add("GET", "/models/{name}/versions", role="viewer", summary="Versions of a model, oldest first")
     def versions(name: Name, limit: Limit = 50, cursor: Cursor = "") -> ListPage[VersionDocument]:

@@ -48,7 +48,8 @@ def _decided(
             found = review(model, version, by=by, reason=reason)
             return found.review, found.is_new, notes
         case "archived":
-            return context.archive(model, version, by=by, reason=reason), True, notes
+            archival = context.archive(model, version, by=by, reason=reason)
+            return archival, (archival.by, archival.reason) == (by, reason), notes
 
 
 def _require_group(context: Context, model: str, caller: PageVisitor) -> None:

@@ -5,7 +5,6 @@ webserver itself must answer nobody else. Launches are recorded in the ledger by
 """
 
 import asyncio
-import logging
 import re
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager
@@ -44,7 +43,7 @@ from ml_assets.extras.governance.proxy.webserver import GuardedWebserver, role_i
 from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_body, read_form
 from ml_assets.foundation.reports.page import rendered
 from resources.ledger import IdentityRefused, Ledger, LedgerError
-from resources.web.bounded_uvicorn import bounded_options
+from resources.web.bounded_uvicorn import bounded_options, log_no_cut_requests
 
 COOKIE = "ml_assets_proxy"
 OWN = "/-"
@@ -320,7 +319,7 @@ def proxy_app(ledger: Ledger, webserver: str, address: str) -> Starlette:
 
 def serve(app: Starlette, host: str, port: int) -> None:
     """Serve `app` until Ctrl-C or SIGTERM. Requests that do not end within `END_SECONDS` are cut off."""
-    logging.getLogger("uvicorn.error").addFilter(_is_news)
+    log_no_cut_requests()
     uvicorn.run(
         app,
         host=host,
@@ -331,12 +330,6 @@ def serve(app: Starlette, host: str, port: int) -> None:
         timeout_graceful_shutdown=END_SECONDS,
         **bounded_options(),
     )
-
-
-def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for what uvicorn logs of a request that the end of the server cut off."""
-    error = record.exc_info[1] if record.exc_info else None
-    return not isinstance(error, asyncio.CancelledError) and not str(record.msg).startswith("Cancel %s")
 
 
 def _path(request: Request) -> str:
