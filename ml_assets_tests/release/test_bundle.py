@@ -231,6 +231,25 @@ def test_graph_that_differs_from_torch_is_not_stored(
     assert list(store.root.iterdir()) == []
 
 
+def test_small_numbers_among_large_ones_may_be_rounded_like_them(
+    make_contents: Callable[..., BundleContents], tmp_path: Path
+) -> None:
+    contents = make_contents(["delay"], [], "regression")
+
+    class Differences(type(contents.module)):
+        """Answers with sales of thousands and of a few, each the difference of two large terms in another order."""
+
+        def forward(self, numeric: torch.Tensor, category: torch.Tensor) -> torch.Tensor:
+            terms = 3000 * super().forward(numeric, category)
+            return (terms + 1777.7) - 1777.7 if torch.compiler.is_exporting() else terms
+
+    module = Differences(contents.fitted)
+    module.load_state_dict(contents.module.state_dict())
+    store = BundleStore(FolderArtifacts(tmp_path / "bundles"))
+    bundle = build_bundle(BundleContents(**{**vars(contents), "module": module}), store)
+    assert store.open(bundle.digest).facts == bundle.facts
+
+
 def test_store_refuses_missing_and_damaged_bundles(bundle: Bundle, copied: Path, tmp_path: Path) -> None:
     store = BundleStore(FolderArtifacts(tmp_path / "store"))
     with pytest.raises(BundleMissing, match="materialize the model again"):

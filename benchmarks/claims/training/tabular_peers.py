@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import lightgbm
@@ -63,20 +64,26 @@ def chosen_by(objective: str, label: NDArray[np.float64], predicted: NDArray[np.
     return metric_named(name, objective).value(label, predicted)
 
 
-def ours(table: PublicTable, snapshot: Snapshot, folder: Path) -> Predict:
-    """Train the default network with the scaffold's settings in the platform's own engine."""
+def ours(
+    table: PublicTable,
+    snapshot: Snapshot,
+    folder: Path,
+    hyperparameters: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] = MappingProxyType({}),
+) -> Predict:
+    """Train the default network with the scaffold's settings, or others, in the platform's own engine."""
     rows = sum(shard.rows for shard in snapshot.shards if shard.split == "train")
     job = TrainingJob(
         model="tabular",
         partition="2024-01-01",
         model_function="ml_assets.model.tabular.tabular",
         objective=table.objective,
-        hyperparameters={"dropout": first_dropout(table.objective)},
+        hyperparameters={"dropout": first_dropout(table.objective), **hyperparameters},
         snapshot=str(snapshot.folder),
         snapshot_digest=snapshot.digest,
         code_version="",
         seed=1,
-        settings=TrainingSettings(**first_training(rows), device="cpu"),
+        settings=TrainingSettings(**{**first_training(rows), **settings}, device="cpu"),
     )
     result = LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
     model = load_model(job, snapshot.inputs, Path(result.weights))

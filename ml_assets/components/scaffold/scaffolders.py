@@ -298,7 +298,8 @@ STEPS = 5_000
 def first_dropout(objective: str) -> float:
     """Return the dropout of a first default network: none for a label that is a number, since dropout changes the
     variance of what layers read, and so shifts the answers."""
-    return 0.1 if objective in ("binary", "multiclass") else 0.0
+    facts = facts_of(objective)
+    return 0.1 if facts.is_zero_or_one or facts.has_classes else 0.0
 
 
 def first_training(rows: int) -> dict[str, Any]:

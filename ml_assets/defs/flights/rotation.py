@@ -1,4 +1,4 @@
-"""Whether the aircraft of a flight can be back in time: from its last departure, and from its flight before this one.
+"""Time left until the aircraft of a flight is back: by its last departure, and by its flight before this one.
 
 Here: features of one aircraft over its own flights. Not here: flights of other aircraft (`history`), and the last
 landing (`features`). The source holds departures from New York alone, so the way back is taken to be as long as the
@@ -26,7 +26,7 @@ _INSTANT = timedelta(microseconds=1)
 
 
 def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
-    """`rows` with `NUMERIC`, null for an aircraft without an earlier flight in 28 days.
+    """Return `rows` with `NUMERIC`, null for an aircraft without an earlier flight in 28 days.
 
     Both need the columns of `datasets/flights`; `rows` also `predicted_at` (UTC). `tail_…` follow from the newest
     departure known by then: its delay while it can hold this flight up, the minutes from it to this flight, and how far

@@ -215,7 +215,7 @@ def _pin(package: str) -> str:
 
 TOLERANCE = 1e-6
 """Largest accepted difference between graph and torch module on the golden rows; absolute for predictions up to 1,
-relative above."""
+relative to the prediction, or to the deviation of all, above."""
 
 
 class ParityBroken(Exception):

@@ -341,7 +341,8 @@ class ServingModel:
         """Load the model in `folder` and check its predictions for the golden rows.
 
         `threads` is the number of threads that `predict` uses for a large frame. `tolerance` is the largest accepted
-        difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative above. Raises
+        difference of a prediction (of its logarithm if it is a count); absolute up to 1, relative to the prediction, or
+        to the deviation of all, above. Raises
         `BundleRefused` for a folder of another format, `BundleAltered` if one bit of a file was altered, and
         `GoldenMismatch` if a prediction differs.
         """
@@ -822,8 +823,9 @@ def _not_finite(prediction: object, row: int) -> PredictionNotFinite:
 
 
 def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.float64], link: str) -> float:
-    """Return the largest `|a - b| / max(1, |b|)`; infinite if a value is not finite.
+    """Return the largest `|a - b| / max(1, |b|, deviation of b)`; infinite if a value is not finite.
 
+    A number near zero can be the difference of terms as large as others are, so the others bound its rounding.
     Counts are compared by their logarithms, which the network computes: one rounding of ln 3000 in float32 changes the
     count by 1e-6 of it. Texts are compared by their nats alone: one rounding decides which of two equally likely tokens
     is the most likely.
@@ -836,4 +838,5 @@ def _largest_difference(answered: NDArray[np.float64], expected: NDArray[np.floa
         answered, expected = (
             np.log(np.maximum(one, np.finfo(np.float32).tiny)) for one in (answered, expected)
         )
-    return float((np.abs(answered - expected) / np.maximum(1.0, np.abs(expected))).max())
+    scale = np.maximum(max(1.0, float(expected.std())), np.abs(expected))
+    return float((np.abs(answered - expected) / scale).max())
