@@ -105,7 +105,9 @@ def measure(table: Table, seeds: Sequence[int]) -> Result:
     with tempfile.TemporaryDirectory() as name:
         user = User(checkout(Path(name)))
         document = launched(table, user)
-        written = next((user.folder / "home").rglob("evaluation.json"))  # the bundle and MLflow have equal copies
+        written = next(
+            (user.folder / "home").rglob("evaluation.json")
+        )  # the bundle and MLflow have equal copies
         report = Report.model_validate_json(written.read_text())
         code = (
             "import json; from pathlib import Path; from benchmarks.claims.pipelines.scaffold_series import figures; "
