@@ -331,6 +331,24 @@ def test_checking_together_finds_what_checking_alone_finds(rows: dict[str, list[
         assert counts == {rule: count for rule, count in expected.items() if count}
 
 
+def test_a_column_may_be_called_check_output() -> None:
+    """pandera adds a column of that name: bad rows of such a table ended the run in place of a rejection."""
+    columns = [
+        {"name": "check_output", "dtype": "int64", "ge": 0, "unique": True},
+        {"name": "x", "dtype": "binary", "max_length": 1},
+    ]
+    asked = Contract.model_validate({"primary_key": ["check_output"], "columns": columns})
+    rows = pl.DataFrame({"check_output": [1, 1, -1], "x": [b"", b"", b"long"]})
+    found = check_partitions({"a": rows, "b": rows.head(1)}, asked)
+    assert [(one.rule, one.column, one.failing_rows) for one in found["a"]] == [
+        ("out_of_range", "check_output", 1),
+        ("length", "x", 1),
+        ("duplicate_primary_key", "check_output", 2),
+        ("duplicate_value", "check_output", 2),
+    ]
+    assert found["b"] == []
+
+
 @pytest.mark.parametrize(("value", "findings", "most"), [(1.0, 0, 2.0), (-1.0, 1000, 16.0)])
 def test_a_table_of_many_columns_is_checked_in_seconds(value: float, findings: int, most: float) -> None:
     """It took 4 CPU seconds for 1,000 columns, and 27 if each had a bad value; twice the columns took four times it."""

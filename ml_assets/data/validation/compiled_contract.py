@@ -44,13 +44,22 @@ def violations(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
     The frame has the contract's columns. If the contract has a primary key or unique columns, it also has `PARTITION`.
     Raises `CheckFailed` if a rule cannot be evaluated.
     """
+    rows = frame.rename({name: _inside(name) for name in contract.names})
     # Replace bytes by their number: only nulls and lengths are checked, and pandera would write all bytes of a bad row
     # as JSON. Replace durations by microseconds, which pandera can write at all.
-    plain = [pl.col(name).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"]
+    plain = [
+        pl.col(_inside(name)).bin.size() for name, one in contract.by_name.items() if one.dtype == "binary"
+    ]
     plain += [pl.selectors.duration().dt.total_microseconds()]
-    rows = frame.with_columns(plain)
+    rows = rows.with_columns(plain)
     found = [_violation(error) for rules in _suspects(rows, _rules(contract)) for error in rules.errors(rows)]
     return [*found, *_false_conditions(frame, contract)]
+
+
+def _inside(name: str) -> str:
+    """Return the name of a column within a check. pandera adds a `check_output`, which a table may have as well; no
+    name of a contract or of pandera begins with `_`."""
+    return f"_{name}"
 
 
 def _false_conditions(frame: pl.DataFrame, contract: Contract) -> list[Violation]:
@@ -65,13 +74,12 @@ def _false_conditions(frame: pl.DataFrame, contract: Contract) -> list[Violation
 
 
 def _violation(error: Any) -> Violation:
-    rule, _, column = str(getattr(error.check, "name", error.check)).partition(":")
+    rule, _, named = str(getattr(error.check, "name", error.check)).partition(":")
+    column = named or (error.column_name and error.column_name.removeprefix(_inside("")))
     if not isinstance(error.check_output, pl.DataFrame):
-        raise CheckFailed(
-            f"rule {rule} of column {column or error.column_name} could not be evaluated: {error}"
-        )
+        raise CheckFailed(f"rule {rule} of column {column} could not be evaluated: {error}")
     passed = error.check_output.to_series().to_numpy()
-    return Violation(rule=rule, column=column or error.column_name, rows=np.flatnonzero(~passed))
+    return Violation(rule=rule, column=column, rows=np.flatnonzero(~passed))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +95,7 @@ class _Rules:
     """Rules of one column, or a rule over rows."""
 
     column: str | None
-    """None: for pandera a rule over rows belongs to no column, so the name of the rule holds the column."""
+    """Name `_inside`. None: for pandera a rule over rows belongs to no column, so the name of the rule holds it."""
     reads: tuple[str, ...]
     rules: tuple[_Rule, ...]
 
@@ -111,7 +119,7 @@ class _Rules:
 @lru_cache(maxsize=32)
 def _rules(contract: Contract) -> Sequence[_Rules]:
     of_columns = [
-        _Rules(column=name, reads=(name,), rules=rules)
+        _Rules(column=_inside(name), reads=(_inside(name),), rules=rules)
         for name, column in contract.by_name.items()
         if (rules := _rules_of(name, column))
     ]
@@ -122,8 +130,8 @@ def _rules(contract: Contract) -> Sequence[_Rules]:
     over_rows = [
         _Rules(
             column=None,
-            reads=tuple(dict.fromkeys((PARTITION, *columns))),
-            rules=(_not_repeated(name, [PARTITION, *columns]),),
+            reads=tuple(dict.fromkeys((PARTITION, *map(_inside, columns)))),
+            rules=(_not_repeated(name, [PARTITION, *map(_inside, columns)]),),
         )
         for name, columns in unique
     ]
@@ -176,7 +184,7 @@ def _compile(rules: _Rules) -> Callable[[pl.DataFrame], Sequence[Any]]:
 
 
 def _rules_of(name: str, column: Column) -> tuple[_Rule, ...]:
-    value = pl.col(name)
+    value = pl.col(_inside(name))
     rules: list[_Rule] = []
     if not column.nullable:
         rules.append(_Rule(name="null", passes=is_present(value, column), nulls_pass=False))
