@@ -451,6 +451,7 @@ GERMAN_WEEKDAYS = "\n".join(
 ONE_A_YEAR = "\n".join(f"{year},{year % 7}" for year in YEARS)
 QUARTERS = "\n".join(f"{year},{n},{year % 7 + n}" for year in YEARS for n in (1, 2, 3, 4))
 DAYS_OF_YEARS = "\n".join(f"{year},{n},{n}" for year in YEARS for n in range(1, 32))
+HOURS = "\n".join(f"{day}T{hour:02}:00Z,{hour // 2},{hour}.5" for day in DAYS[:20] for hour in range(24))
 MISTAKES = [
     # the file as a whole
     ("empty", "", {}, "table.csv is empty"),
@@ -644,15 +645,15 @@ MISTAKES = [
         "twelve_rows",
         "day,sold\n" + "\n".join(DATED.split()[:12]),
         {},
-        "has rows of 12 days: a first model needs",
+        "has rows of 12 days that are over: a first model needs",
     ),
     ("few_months", f"day,a,sold\n{SOLD}", {"cadence": "monthly"}, "or try --cadence daily"),
     (
         "few_years",
         "\n".join(["year,sold", *ONE_A_YEAR.split()[:12]]),
         {},
-        "has rows of 12 years: a first model needs at least 20 for training, validation and holdout: give a file with "
-        "more",
+        "has rows of 12 years that are over: a first model needs at least 20 for training, validation and holdout: give "
+        "a file with more",
     ),
     # numbers
     (
@@ -695,6 +696,18 @@ MISTAKES = [
         f"day,shop,sold\n{SHOPS}\n{DAYS[8]},south,4",
         {},
         "lines 19 and 62: both have the same day and shop, and no columns identify a row",
+    ),
+    (
+        "an_hour_twice",
+        f"at,temp,sold\n{HOURS}\n2024-01-02T07:00Z,9,3.5",
+        {},
+        "lines 33 and 482: both have the same at, and no columns identify a row",
+    ),
+    (
+        "twenty_days_with_a_part_of_one",
+        f"at,temp,sold\n{HOURS}".rpartition("\n")[0],
+        {},
+        "has rows of 19 days that are over: a first model needs",
     ),
     (
         "no_key",
@@ -955,7 +968,7 @@ def test_partitions_that_run_or_come_are_left_to_later_runs(tmp_path: Path, cade
     )
     assert table.keys[-1] == last
     assert [one.value.partition(",")[0] for one in table.guesses if one.about == "not over"] == [
-        "1 rows" if cadence == "daily" else "5 rows"
+        "1 row" if cadence == "daily" else "5 rows"
     ]
 
 

@@ -204,14 +204,13 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
             if titles[name] not in nested
         ]
     )
-    days = moments.dt.convert_time_zone(zone).dt.date() if time.is_time else moments
+    local = moments.dt.convert_time_zone(zone) if time.is_time else None
+    days = moments if local is None else local.dt.date()
     today = (now or datetime.now(UTC)).astimezone(ZoneInfo(zone)).date()
-    over = {one: _over(days, one, today) for one in units_of(days)}
+    over = {one: _over(days, local, one, today) for one in units_of(days)}
     unit = _unit(rows, asked.cadence, over)
     starts = days.dt.truncate(f"1{unit.suffix}")
     present_days = over[unit]
-    if time.is_time and _ends_within(present_days[-1], starts, moments.dt.convert_time_zone(zone)):
-        present_days = present_days[:-1]
     running = int((starts > present_days[-1]).sum())
     first, last = present_days[0], present_days[-1]
     cadence = Cadence(unit.cadence, first, last)
@@ -243,7 +242,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     )
     # Rows that are events of their own have no value that continues.
     continues = bool(entity) or is_unique(frame, (time.name, *series))
-    hours = moments.dt.convert_time_zone(zone).dt.hour().alias(_HOUR) if time.is_time else None
+    hours = None if local is None else local.dt.hour().alias(_HOUR)
     by_hour = hours is not None and continues and _has_many_hours(frame, series, starts, hours)
     of_past = [name for name in frame.columns if name not in (*taken, label.name, *in_advance)]
     past = choose_past(
@@ -395,7 +394,7 @@ def _with_guesses(
         ),
         *([Guess("holidays", holidays, "HOLIDAYS in features.py")] * bool(holidays)),
         Guess("past of", past, f"values of earlier {unit}s{hour} are features"),
-        *([Guess("not over", f"{running} rows, of a {unit} that runs or comes")] * bool(running)),
+        *([Guess("not over", f"{counted(running, 'row')}, of a {unit} that runs or comes")] * bool(running)),
         *([Guess("left out", left_out)] * bool(left_out)),
         *([Guess("new names", name_some(renamed))] * bool(renamed)),
         *([Guess("written", name_some(written))] * bool(written)),
@@ -487,8 +486,8 @@ def _unit(rows: FileRows, word: str, over: Mapping[PartitionUnit, Sequence[date]
         enough = _with_enough(over)
         remedy = f", or try --cadence {enough[-1].cadence}" if enough else ""
         raise CsvRefused(
-            f"{rows.path} has rows of {present} {unit.word}s: a first model needs at least {LEAST_PARTITIONS} for "
-            f"training, validation and holdout: give a file with more{remedy}"
+            f"{rows.path} has rows of {present} {unit.word}s that are over: a first model needs at least "
+            f"{LEAST_PARTITIONS} for training, validation and holdout: give a file with more{remedy}"
         )
     return unit
 
@@ -498,11 +497,16 @@ def _with_enough(over: Mapping[PartitionUnit, Sequence[date]]) -> list[Partition
     return [one for one, days in over.items() if len(days) >= LEAST_PARTITIONS]
 
 
-def _over(days: pl.Series, unit: PartitionUnit, today: date) -> list[date]:
-    """Return the first days of the partitions with rows that are over when `today` begins, oldest first."""
-    starts = days.dt.truncate(f"1{unit.suffix}").unique().sort()
+def _over(days: pl.Series, local: pl.Series | None, unit: PartitionUnit, today: date) -> list[date]:
+    """Return the first days of the partitions with rows that are over when `today` begins, oldest first.
+
+    `local` has the moment of each row, None for dates. Without the last partition if the file ends within it.
+    """
+    starts = days.dt.truncate(f"1{unit.suffix}")
     running = pl.Series([today]).dt.truncate(f"1{unit.suffix}")
-    return starts.filter(starts < running[0]).to_list()
+    over = starts.filter(starts < running[0]).unique().sort().to_list()
+    ends_within = over and local is not None and _ends_within(over[-1], starts, local)
+    return over[:-1] if ends_within else over
 
 
 def _ends_within(newest: date, starts: pl.Series, local: pl.Series) -> bool:
