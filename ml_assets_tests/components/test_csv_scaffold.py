@@ -114,6 +114,18 @@ CASES = {
         zone="America/New_York",
         by_hour=True,
     ),
+    "half_hours_of_two_sites": Case(
+        "at,site,sold",
+        [
+            f"{day}T{n // 2:02}:{n % 2 * 30:02}Z,{site},{n + 30 * (n % 2)}"
+            for day in DAYS[:40]
+            for n in range(48)
+            for site in ("north", "south")
+        ],
+        ("at", "site"),
+        ("site",),
+        by_hour=True,
+    ),
     "orders_with_ids": Case(
         "order_id,on,sold",
         [f"{n},{DAYS[n // 5]:%Y%m%d},{n % 7 or 'NA'}" for n in range(400)],
@@ -373,6 +385,21 @@ def _leak_tested(
         labels=features.labels,
         partition_date=features.partition_date,
     )
+
+
+@pytest.mark.parametrize("case", ["half_hours_of_two_sites"], indirect=True)
+def test_half_hours_look_back_at_their_time_of_day(sandbox: DefsFolderSandbox, file: Path) -> None:
+    """Both halves of an hour had the same features, so a model gave them the same prediction."""
+    sandbox.scaffold_component(TrainingPipeline, "shop", scaffold_params={"from": str(file)})
+    with sandbox.build_component_tree() as tree:
+        components = list(tree.get_all_components(SpecComponent))
+        dataset, features = _spec(components, Dataset), _spec(components, FeatureTable)
+        day = DAYS[30]
+        rows = pl.concat(map(resolve_function(dataset.source.function), DAYS[:31]))
+        built = building(resolve_function(features.function))({features.inputs[0].table: rows}, day, day)
+    half_past = built.filter(pl.col("hour") == 8.5)
+    assert half_past.select("site", "sold_last", "sold_mean").rows() == [("north", 47, 47), ("south", 47, 47)]
+    assert set(built.filter(pl.col("hour") == 8)["sold_last"]) == {16}
 
 
 def test_each_column_of_the_day_itself_is_a_leak(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
@@ -652,8 +679,8 @@ MISTAKES = [
         "few_years",
         "\n".join(["year,sold", *ONE_A_YEAR.split()[:12]]),
         {},
-        "has rows of 12 years that are over: a first model needs at least 20 for training, validation and holdout: give "
-        "a file with more",
+        "has rows of 12 years that are over: a first model needs at least 20 for training, validation and holdout: "
+        "give a file with more",
     ),
     # numbers
     (

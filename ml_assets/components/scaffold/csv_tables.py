@@ -131,6 +131,8 @@ class CsvTable:
     """Columns that are known before their partition begins, such as a plan or a price: features of their own row."""
     by_hour: bool
     """True if days have rows of many hours: the past of a row is that of the same hour."""
+    by_minute: bool
+    """True if an hour has several rows, such as half hours: the past of a row is that of the same time of day."""
     past: PastColumns
     """Other columns whose earlier values are features."""
     holidays: str
@@ -244,6 +246,11 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     continues = bool(entity) or is_unique(frame, (time.name, *series))
     hours = None if local is None else local.dt.hour().alias(_HOUR)
     by_hour = hours is not None and continues and _has_many_hours(frame, series, starts, hours)
+    by_minute = False
+    if local is not None and hours is not None and by_hour:
+        times = (hours + local.dt.minute() / 60).alias(_HOUR)
+        by_minute = _has_times_of_day(frame, series, starts, hours, times)
+        hours = times if by_minute else hours
     of_past = [name for name in frame.columns if name not in (*taken, label.name, *in_advance)]
     past = choose_past(
         frame.with_columns(hours) if by_hour else frame,
@@ -277,6 +284,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         label=label,
         known=in_advance,
         by_hour=by_hour,
+        by_minute=by_minute,
         past=past,
         holidays=asked.holidays,
         recent=_recent(cadence, present_days),
@@ -358,7 +366,7 @@ def _with_guesses(
     ]
     other = "" if not runners_up or (table.series and not named) else ", ".join(runners_up[0])
     past = ", ".join((table.label.name, *table.past.numbers, *table.past.words))
-    hour = " at the same hour" * table.by_hour
+    hour = f" at the same {'time of day' if table.by_minute else 'hour'}" * table.by_hour
     renamed = [
         f"{column.title!r} is {column.name}" for column in table.columns if column.name != column.title
     ]
@@ -632,6 +640,25 @@ def _has_many_hours(frame: pl.DataFrame, series: Sequence[str], starts: pl.Serie
     """Return True if a partition of a series has rows of six hours or more, on average."""
     found = frame.select(*series, starts.alias("__start"), hours)
     return found.n_unique() >= _MANY_HOURS * found.drop(_HOUR).n_unique()
+
+
+_MOST_TIMES = 12
+"""Times in an hour, as of rows that are five minutes apart. Rows that are closer share the past of their hour."""
+
+
+def _has_times_of_day(
+    frame: pl.DataFrame, series: Sequence[str], starts: pl.Series, hours: pl.Series, times: pl.Series
+) -> bool:
+    """Return True if hours have several rows, at the same few times on most days. `times` [rows] are hours, too."""
+    rows = frame.select(*series, starts.alias("__start"), hours.alias("__whole"), times)
+    of_days, of_hours = rows.drop("__whole").n_unique(), rows.drop(_HOUR).n_unique()
+    of_series = rows.select(*series, _HOUR).n_unique()
+    in_an_hour = (times % 1).round(4).n_unique()
+    return (
+        2 * of_days >= 3 * of_hours
+        and in_an_hour <= _MOST_TIMES
+        and 2 * of_days >= of_series * starts.n_unique()
+    )
 
 
 def _unevenness(starts: pl.Series, *, by_weekday: bool) -> float:
