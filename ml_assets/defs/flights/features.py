@@ -259,9 +259,12 @@ def _with_last_flights(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFram
         *("tailnum", "carrier", "flight", "origin"),
         pl.col("landed_at").alias("last_landed_at"),
         pl.col("scheduled_departure_at").alias("last_scheduled_at"),
+        *(pl.col(name).alias(f"last_{name}") for name in ("flight", "carrier", "origin")),
         pl.col("arr_delay").clip(*history.DELAY_LIMITS).alias("last_delay"),
     )
-    extra = ["last_landed_at", "last_scheduled_at"]
+    # Two at one moment: the one that set out later, then the last by its key.
+    order = ["last_scheduled_at", "last_flight", "last_carrier", "last_origin"]
+    extra = ["last_landed_at", *order]
     same_aircraft = arrivals.select("tailnum", *extra, pl.col("last_delay").alias("tail_last_delay"))
     same_number = arrivals.select(
         "carrier", "flight", "origin", *extra, pl.col("last_delay").alias("number_last_delay")
@@ -275,8 +278,7 @@ def _with_last_flights(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFram
             event_at="last_landed_at",
             known_at="last_landed_at",
             tolerance=history.LONGEST,
-            # Two at one moment: the one that set out later.
-            tiebreak=["last_scheduled_at"],
+            tiebreak=order,
         )
         if by == ["tailnum"]:
             rows = rows.with_columns(_hours("last_landed_at", "predicted_at").alias("tail_idle"))

@@ -23,6 +23,8 @@ SINCE_LIMITS = (120, 720)
 _HOLDS_UP = 360
 """An aircraft that should be back longer before than this is held up by nothing that its last flight met."""
 _INSTANT = timedelta(microseconds=1)
+_KEY = ("flight", "carrier", "origin")
+"""Columns that tell two flights at one moment apart."""
 
 
 def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
@@ -37,7 +39,7 @@ def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
     outward = flights.select(
         "tailnum",
         "departed_at",
-        pl.col("flight").alias("out_flight"),
+        *(pl.col(name).alias(f"out_{name}") for name in _KEY),
         pl.col("scheduled_departure_at").alias("out_at"),
         (pl.col("scheduled_arrival_at") - pl.col("scheduled_departure_at")).alias("out_block"),
         pl.col("dep_delay").alias("out_delay"),
@@ -57,7 +59,7 @@ def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
         event_at="departed_at",
         known_at="departed_at",
         tolerance=history.LONGEST,
-        tiebreak=["out_at", "out_flight"],
+        tiebreak=["out_at", *(f"out_{name}" for name in _KEY)],
     )
     planned = join_as_of(
         asked,
@@ -67,7 +69,7 @@ def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
         event_at="out_at",
         known_at="out_at",  # the timetable was known long before
         tolerance=history.LONGEST,
-        tiebreak=["out_flight"],  # the source has one aircraft twice at one moment
+        tiebreak=[f"out_{name}" for name in _KEY],  # the source has one aircraft twice at one moment
     )
     return pl.concat([rows, newest.select(_from_newest()), planned.select(_from_planned())], how="horizontal")
 

@@ -75,6 +75,23 @@ def test_the_order_of_input_rows_changes_nothing(year: Inputs) -> None:
     assert flight_departures(shuffled, day, day).equals(built(year, day, day))
 
 
+def test_a_flight_from_two_airports_at_one_moment_is_no_draw(year: Inputs) -> None:
+    """The contract allows such rows. They stopped the build of each day that looks back at them."""
+    day = date(2013, 8, 15)
+    inputs = needed(year, day, day)
+    flights = inputs["datasets/flights"]
+    landed = flights.filter(
+        (pl.col("flight_date") == day - timedelta(days=1)) & pl.col("landed_at").is_not_null()
+    )
+    again = landed.head(1).with_columns(origin=pl.lit("LGA"))
+    assert again["origin"].item() != landed["origin"][0]
+    built_from = [
+        flight_departures({**inputs, "datasets/flights": pl.concat(both)}, day, day)
+        for both in ((flights, again), (again, flights))
+    ]
+    assert built_from[0].equals(built_from[1])
+
+
 def examine(year: Inputs, build: Callable[[Inputs, date, date], pl.DataFrame]) -> LeakReport:
     """Run the leakage check over a week with storms and cancellations, with the declarations of `defs.yaml`."""
     spec = flights_specs.flight_departures()

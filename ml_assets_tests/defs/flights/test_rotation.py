@@ -11,12 +11,16 @@ BLOCK = timedelta(hours=2)
 MOMENT = pl.Datetime("us", "UTC")
 
 
-def flight(number: int, at: datetime, delay: int | None, tail: str = "N1") -> dict[str, object]:
+def flight(
+    number: int, at: datetime, delay: int | None, tail: str = "N1", origin: str = "EWR"
+) -> dict[str, object]:
     """A flight of two hours; `delay` in minutes, None if it never left."""
     departed = None if delay is None else at + timedelta(minutes=delay)
     return {
         "tailnum": tail,
+        "carrier": "UA",
         "flight": number,
+        "origin": origin,
         "scheduled_departure_at": at,
         "scheduled_arrival_at": at + BLOCK,
         "departed_at": departed,
@@ -62,3 +66,11 @@ def test_a_flight_that_has_not_left_counts_with_the_time_it_should_have(delay: i
 def test_another_aircraft_says_nothing() -> None:
     found = of_last([flight(1, at(8), 90, tail="N2"), flight(2, at(13), 0)])
     assert [found[name] for name in rotation.NUMERIC] == [None] * len(rotation.NUMERIC)
+
+
+def test_one_number_from_two_airports_at_one_moment_is_no_draw() -> None:
+    """The contract allows such rows, and they stopped the build of each day that looks back at them."""
+    twice = [flight(1, at(8), 90, origin=origin) for origin in ("JFK", "EWR")]
+    found = [of_last([*some, flight(2, at(13), 0)]) for some in (twice, twice[::-1])]
+    assert found[0] == found[1]
+    assert found[0]["tail_behind"] == 30
