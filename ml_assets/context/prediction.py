@@ -284,6 +284,20 @@ class ComingPartition:
         """Columns whose values are not known when the partition begins."""
         return {name for rule in self._rules for name in (rule.column, *rule.columns)}
 
+    def planned_in(self, frames: Sequence[pl.DataFrame]) -> pl.DataFrame:
+        """Return the rows in `frames`, one of each of `keys`; empty if there are none.
+
+        Raises `PredictionRefused` for rows whose columns are not those of the contract.
+        """
+        found = [frame for frame in frames if frame.height]
+        for findings in filter(None, (schema_findings(frame, self.dataset.contract) for frame in found)):
+            raise PredictionRefused(
+                f"rows of {self.key} in the source of {self.table} break its contract: {findings[0].explanation}"
+            )
+        return (
+            pl.concat([self.dataset.contract.in_order(frame) for frame in found]) if found else pl.DataFrame()
+        )
+
     def _require_plan(self, planned: pl.DataFrame) -> None:
         """Raise `PredictionRefused` for planned values that the dataset would reject, such as a price out of range."""
         contract = self.dataset.contract
@@ -341,12 +355,8 @@ def _planned(project: Project, coming: ComingPartition) -> pl.DataFrame:
     with closing(open_source(dataset.source, dataset.source_table, project.platform)) as source:
         read = coming.source.cadence
         spans = [Span(first, after(last)) for first, last in map(read.bounds, coming.keys)]
-        rows = pl.concat([source.read(span).frame for span in spans])
-    if rows.height and (findings := schema_findings(rows, dataset.contract)):
-        raise PredictionRefused(
-            f"rows of {coming.key} in the source of {coming.table} break its contract: {findings[0].explanation}"
-        )
-    return rows
+        frames = [source.read(span).frame for span in spans]
+    return coming.planned_in(frames)
 
 
 def _past(project: Project, reader: TableReader, coming: ComingPartition) -> list[tuple[str, pl.DataFrame]]:

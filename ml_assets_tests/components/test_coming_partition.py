@@ -140,6 +140,17 @@ def test_a_week_comes_until_its_last_day_is_there(sandbox: DefsFolderSandbox, tm
         assert newest_whole(features, made.coming.dataset, days[:6]) is None
 
 
+def test_a_day_without_rows_needs_no_columns(sandbox: DefsFolderSandbox, tmp_path: Path) -> None:
+    """A source may return a frame without columns for a day without rows. Joined with other days it was a traceback."""
+    for made in _scaffolded(sandbox, tmp_path, CASES["a_row_a_day"]):
+        day = made.rows[made.coming.key]
+        found = made.coming.planned_in([pl.DataFrame(), day.select(day.columns[::-1]), day.clear(), day])
+        assert_frame_equal(found, pl.concat([day, day]))
+        assert made.coming.planned_in([pl.DataFrame(), day.clear()]).is_empty()
+        with pytest.raises(PredictionRefused, match="'sold' holds string where int64 is expected"):
+            made.coming.planned_in([day, day.with_columns(pl.lit("many").alias("sold"))])
+
+
 def _coming(
     past: list[tuple[str, pl.DataFrame]], key: str, cadence: str, *names: str, zone: str = "UTC"
 ) -> pl.DataFrame:
