@@ -12,7 +12,7 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -207,7 +207,7 @@ def typed_range(
         )
     first, dots, last = typed.partition("..")
     for key in (first, last) if dots else (first,):
-        _require_key(name, keys, key)
+        _require_key(name, partitions, keys, key)
     if dots and last < first:
         raise LaunchRefused(f"{name}: the range {typed} ends before it begins: write FIRST..LAST")
     return first, last if dots else None
@@ -228,7 +228,7 @@ def require_partitions(project: Project, table: str, typed: str) -> None:
         typed_range(table, partitions, typed)
 
 
-def _require_key(name: str, keys: Sequence[str], key: str) -> None:
+def _require_key(name: str, partitions: dg.PartitionsDefinition, keys: Sequence[str], key: str) -> None:
     """Raise `LaunchRefused` with the nearest earlier key if `key` is not among `keys`, which are sorted."""
     at = bisect_left(keys, key)
     if at < len(keys) and keys[at] == key:
@@ -241,7 +241,16 @@ def _require_key(name: str, keys: Sequence[str], key: str) -> None:
             f"{name} has no partition '{key}', which is not {form}, from {keys[0]} to {keys[-1]}"
         )
     before = f"; the partition before it is '{keys[at - 1]}'" if 0 < at < len(keys) else ""
-    raise LaunchRefused(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}")
+    after = f"; {_why_last(partitions)}" if at == len(keys) else ""
+    raise LaunchRefused(f"{name} has no partition '{key}', only {keys[0]} to {keys[-1]}{before}{after}")
+
+
+def _why_last(partitions: dg.PartitionsDefinition) -> str:
+    """Return why there is no later partition: the declared `end`, or else the present."""
+    end = partitions.end if isinstance(partitions, dg.TimeWindowPartitionsDefinition) else None
+    if end is not None and end <= datetime.now(UTC):
+        return "for later ones, move or remove `end` of its partitions in defs.yaml"
+    return "a partition comes once it is over"
 
 
 def materialize(

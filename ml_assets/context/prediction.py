@@ -389,9 +389,11 @@ def _note(coming: ComingPartition, planned: pl.DataFrame) -> str:
     if planned.is_empty() or end > datetime.now(UTC):
         return ""
     typed = "..".join(dict.fromkeys((coming.keys[0], coming.keys[-1])))
+    is_beyond = not coming.dataset.cadence.covers(coming.keys[-1])
+    first = ", remove `end` from the partitions in its defs.yaml, then" if is_beyond else ""
     return (
         f"{coming.key} is over and not on main: the source has {counted(planned.height, 'row')} of it. To predict what "
-        f"comes after it: ml-assets launch {coming.table} {typed}"
+        f"comes after it{first}: ml-assets launch {coming.table} {typed}"
     )
 
 

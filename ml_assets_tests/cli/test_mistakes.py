@@ -3,10 +3,14 @@
 import re
 import socket
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
+import dagster as dg
 import pytest
 
+from ml_assets.context.errors import LaunchRefused
+from ml_assets.context.launch import typed_range
 from ml_assets_tests.cli.terminal import Terminal
 
 DAY, WEEK = "2013-12-31", "2024-01-01"
@@ -15,6 +19,12 @@ FLIGHTS = "datasets/flights"
 REASON = ("--reason", "it looks right")
 NO_MODEL = "no model is named 'store_deman': did you mean 'store_demand'?"
 NO_TABLE = "no table is named 'datasets/flighs': did you mean 'datasets/flights'?"
+
+
+def test_a_partition_that_is_not_over_is_refused_as_such() -> None:
+    days = dg.DailyPartitionsDefinition("2024-01-01")
+    with pytest.raises(LaunchRefused, match=r"; a partition comes once it is over$"):
+        typed_range("datasets/days", days, str(datetime.now(UTC).date()))
 
 
 @pytest.fixture
@@ -70,7 +80,10 @@ def busy() -> Iterator[str]:
         (("launch", "flight_delay"), ONE_PARTITION),
         (("launch", "flight_delay", "--with-missing"), ONE_PARTITION),
         (("launch", "datasets/airlines", DAY), f"has no partitions: leave out '{DAY}'"),
-        (("launch", "flight_delay", "2014-12-31"), "only 2013-12-03 to 2013-12-31"),
+        (
+            ("launch", "flight_delay", "2014-12-31"),
+            "only 2013-12-03 to 2013-12-31; for later ones, move or remove `end` of its partitions in defs.yaml",
+        ),
         (("launch", FLIGHTS, "2013-13-01", "--with-missing"), "which is not a date: write YYYY-MM-DD"),
         (("plan", "flight_delay", "2013-12-30..2013-12-31"), ONE_PARTITION),
         (("accept", FLIGHTS, "2013-13-01", *REASON), "which is not a date: write YYYY-MM-DD"),

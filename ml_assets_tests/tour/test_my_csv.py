@@ -56,6 +56,10 @@ def test_hours_of_a_file_become_a_registered_model(checkout: Checkout) -> None:
     assert model < naive < 40
     assert masked(predicted)[:4] == masked(predict.shown)[:4]
     assert len(re.findall(r"^  2024-04-10 ", predicted, re.MULTILINE)) == 24
+    beyond = (
+        "remove `end` from the partitions in its defs.yaml, then: ml-assets launch datasets/load 2024-04-10\n"
+    )
+    assert predicted.endswith(beyond)
 
 
 @pytest.mark.nightly
