@@ -154,3 +154,14 @@ def test_what_cannot_be_scaffolded_is_refused_and_leaves_nothing(
         sandbox.scaffold_component(Dataset, name, scaffold_format=how)
     assert said in refused.value.message
     assert not (sandbox.defs_folder_path / name).exists()
+
+
+def test_an_option_about_a_file_needs_the_file(sandbox: DefsFolderSandbox) -> None:
+    """It was ignored, and a pipeline on synthetic data was written."""
+    with pytest.raises(click.ClickException) as refused:
+        sandbox.scaffold_component(
+            TrainingPipeline, "visitors", scaffold_params={"label": "Visitors", "time_zone": "Europe/Berlin"}
+        )
+    assert refused.value.message.startswith("--label, --time-zone without a file")
+    assert "add --from FILE.csv" in refused.value.message
+    assert not (sandbox.defs_folder_path / "visitors").exists()

@@ -25,6 +25,7 @@ from ml_assets.data.features.holiday_calendar import FARTHEST, HOLIDAY_COLUMNS
 from ml_assets.data.sources.s3_object import S3Object
 from ml_assets.foundation.objective_facts import facts_of
 from resources.addresses import hide_credentials
+from resources.words import name_some
 
 TEMPLATES = Path(__file__).parent / "templates"
 FIRST_DAY, LAST_DAY = "2024-01-01", "2024-03-31"
@@ -115,6 +116,8 @@ class TemplateScaffolder(dg.Scaffolder[Any]):
             if table.form == "sql":
                 modules, variable = [name for name in modules if name != "source"], names["url_env"]
             prefix, guesses, names = "csv_", table.guesses, names | csv_names(table, names)
+        elif isinstance(request.params, CsvParams):
+            _require_no_options(request, request.params)
         written = {
             "__init__.py": f'"""Pipeline {names["name"]}: describe the pipeline and the source of its data here."""\n',
             "defs.yaml": _editor_line(request)
@@ -191,6 +194,16 @@ def _infer(request: dg.ScaffoldRequest[Any], file: str) -> CsvTable:
     except CsvRefused as error:
         _leave_nothing(request)
         raise ScaffoldRefused(str(error)) from error
+
+
+def _require_no_options(request: dg.ScaffoldRequest[Any], params: CsvParams) -> None:
+    """Raise `ScaffoldRefused` and leave no folder if an option about a file is given, and no file."""
+    given = [f"--{name.replace('_', '-')}" for name, value in params.model_dump().items() if value]
+    if given:
+        _leave_nothing(request)
+        raise ScaffoldRefused(
+            f"{name_some(given)} without a file: add --from FILE.csv, whose columns these options are about"
+        )
 
 
 def _rows_of(place: str) -> FileRows:
