@@ -1,4 +1,4 @@
-"""What the earlier flights of an aircraft say about the next one: known delays, and time that is left for the turn."""
+"""Features of an aircraft's earlier flights: known delays, and the time that is left for the turn."""
 
 from datetime import UTC, datetime, timedelta
 
