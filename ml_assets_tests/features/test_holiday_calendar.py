@@ -50,6 +50,8 @@ def test_days_far_from_any_holiday_are_alike() -> None:
     ("calendar", "said"),
     [
         ("us", "write it as in US$"),
+        ("us-ca", "write it as in US-CA$"),
+        ("DE-", "DE has no part '' with holidays of its own: choose among BB, "),
         ("Germany", "write it as in US or DE$"),
         ("DE-XX", "DE has no part 'XX' .*: choose among BB, BE, .*, or write DE alone"),
     ],

@@ -47,14 +47,14 @@ def holidays_of(calendar: str, first: date, last: date) -> pl.DataFrame:
 def _known(calendar: str, years: range) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     """Return the days since 1970 of all holidays in `years`, ascending."""
     package: Any = import_module("holidays")
-    country, _, part = calendar.partition("-")
+    country, dash, part = calendar.partition("-")
     countries: dict[str, list[str]] = package.list_supported_countries()
     if country not in countries:
-        near = country.upper() if country.upper() in countries else "US or DE"
+        near = calendar.upper() if country.upper() in countries else "US or DE"
         raise CalendarUnknown(
             f"'{country}' is not the code of a country with a calendar: write it as in {near}"
         )
-    if part and part not in countries[country]:
+    if dash and part not in countries[country]:
         parts = ", ".join(countries[country])
         remedy = f"choose among {parts}, or write {country} alone" if parts else f"write {country} alone"
         raise CalendarUnknown(f"{country} has no part '{part}' with holidays of its own: {remedy}")
