@@ -61,7 +61,16 @@ table = table[["week", "barrels"]]
         'table = data("ggplot2", "txhousing")[["city", "year", "month", "sales", "volume", "median", "listings"]]\n',
     ),
     Table("arrivals", "Arrivals", "", "", 'table = data("fpp3", "aus_arrivals").drop(columns="rownames")\n'),
-    Table("cigarettes", "sales", "", "", 'table = data("plm", "Cigar").drop(columns="rownames")\n'),
+    Table(
+        "cigarettes",
+        "sales",
+        "",
+        "",
+        """
+table = data("plm", "Cigar").drop(columns="rownames")
+table["year"] += 1900
+""",
+    ),
 )
 PENALTIES = (0.01, 0.1, 1.0, 10.0, 100.0, 1000.0)
 
