@@ -225,16 +225,18 @@ def test_a_version_differs_from_itself_in_nothing(
 def test_a_report_of_an_earlier_form_is_named_with_the_remedy(
     filled_terminal: Terminal, trained: Said
 ) -> None:
-    file = next((filled_terminal.home / "artifacts" / "reports" / "store_demand").rglob("evaluation.json"))
-    stored = file.read_text()
-    file.write_text(stored.replace('"title":', '"former_title":', 1))
+    reports = (filled_terminal.home / "artifacts" / "reports" / "store_demand").rglob("evaluation.json")
+    stored = {file: file.read_text() for file in reports}
+    for file, text in stored.items():
+        file.write_text(text.replace('"title":', '"former_title":', 1))
     try:
         card, found = (
             filled_terminal("card", "store_demand"),
             filled_terminal("diff", "store_demand", "1", "1"),
         )
     finally:
-        file.write_text(stored)
+        for file, text in stored.items():
+            file.write_text(text)
     assert card.status == 1
     assert "has an earlier form or is damaged (its SHA-256" in card.err
     assert f"materialize {TRAINED_WEEK} of the model again, which evaluates it anew" in card.err
