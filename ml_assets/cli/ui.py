@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 from urllib.parse import urlsplit
 
 import click
@@ -133,8 +133,7 @@ def proxy(webserver: str, port: int, host: str) -> None:
     documents.dagster_schema()  # seconds, which nobody should wait for at a click
     say(f"Dagster's pages on {address}, from {webserver}; your role: {address}/-/; Ctrl-C stops the proxy.")
     dagster_proxy.serve(dagster_proxy.proxy_app(ledger, webserver, address), host, port)
-    sys.stdout.flush()
-    os._exit(0)  # Python would wait for each thread that waits for the webserver, up to five minutes
+    _leave()
 
 
 @click.command("api")
@@ -163,8 +162,13 @@ def api(webserver: str, port: int, host: str) -> None:
     _ = context.project.defs
     say(f"API on http://{host}:{port}/api/v1, launching at {webserver}; Ctrl-C stops the API.")
     app.serve(app.api_app(context, webserver), host, port)
+    _leave()
+
+
+def _leave() -> NoReturn:
+    """End this process. Python would wait for each thread that waits for the webserver, up to five minutes."""
     sys.stdout.flush()
-    os._exit(0)  # Python would wait for each thread that waits for the webserver, up to five minutes
+    os._exit(0)
 
 
 def _require_accounts(ledger: "Ledger") -> None:

@@ -342,8 +342,7 @@ def test_every_server_of_ours_is_within_bounds() -> None:
         "decide.py",
         "webserver.py",
         "prometheus.py",
-        "dagster_proxy.py",
-        "app.py",
+        "bounded_uvicorn.py",
     }
     for file, calls in found.items():
         assert all("bounded_options(" in one or one.startswith("BoundedHTTPServer(") for one in calls), file

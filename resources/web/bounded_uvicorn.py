@@ -8,9 +8,14 @@ import logging
 from http import HTTPStatus
 from typing import Any, ClassVar
 
+import uvicorn
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from resources.web.http_bounds import BACKLOG, USUAL, HttpBounds, network_of, within_files
+
+END_SECONDS = 2
+"""Time for requests to end once a server of `serve_until_stopped` stops."""
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -178,9 +183,25 @@ def bounded_options(
     return {"http": bounded, "backlog": BACKLOG, "server_header": False}
 
 
-def log_no_cut_requests() -> None:
-    """Leave out of uvicorn's log the requests that the end of the server cut off."""
+def serve_until_stopped(
+    app: ASGIApp,
+    host: str,
+    port: int,
+    protocol: type[BoundedProtocol] = BoundedProtocol,
+    **options: Any,
+) -> None:
+    """Serve `app` until Ctrl-C or SIGTERM, quietly. Requests that do not end within `END_SECONDS` are cut off."""
     logging.getLogger("uvicorn.error").addFilter(_is_news)
+    uvicorn.run(
+        app,
+        host=host,
+        port=port,
+        log_level="warning",
+        proxy_headers=False,
+        timeout_graceful_shutdown=END_SECONDS,
+        **options,
+        **bounded_options(USUAL, protocol),
+    )
 
 
 def _is_news(record: logging.LogRecord) -> bool:

@@ -5,7 +5,6 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import uvicorn
 from fastapi import FastAPI
 
 from ml_assets.context import Context
@@ -23,11 +22,8 @@ from ml_assets.extras.api.problems import (
 from ml_assets.extras.api.reads import add_reads
 from ml_assets.extras.api.stages import add_stages
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
-from resources.web.bounded_uvicorn import BoundedProtocol, bounded_options, log_no_cut_requests
-from resources.web.http_bounds import USUAL
+from resources.web.bounded_uvicorn import BoundedProtocol, serve_until_stopped
 
-END_SECONDS = 2
-"""Time for requests to end once the API stops. Then they are cut off, but launches are recorded."""
 OPEN_PATHS = ("/health", "/openapi.json")
 """Paths that need no token."""
 _DESCRIPTION = """Runs, models and data of an ml_assets platform.
@@ -86,18 +82,8 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def serve(app: FastAPI, host: str, port: int) -> None:
-    """Serve `app` until Ctrl-C or SIGTERM. Requests that do not end within `END_SECONDS` are cut off."""
-    log_no_cut_requests()
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        proxy_headers=False,
-        ws="none",
-        timeout_graceful_shutdown=END_SECONDS,
-        **bounded_options(USUAL, ProblemProtocol),
-    )
+    """Serve `app` until Ctrl-C or SIGTERM. Requests that then last are cut off, but launches are recorded."""
+    serve_until_stopped(app, host, port, ProblemProtocol, ws="none")
 
 
 class ProblemProtocol(BoundedProtocol):

@@ -13,7 +13,6 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 import urllib3
-import uvicorn
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
@@ -43,15 +42,13 @@ from ml_assets.extras.governance.proxy.webserver import GuardedWebserver, role_i
 from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_body, read_form
 from ml_assets.foundation.reports.page import rendered
 from resources.ledger import IdentityRefused, Ledger, LedgerError
-from resources.web.bounded_uvicorn import bounded_options, log_no_cut_requests
+from resources.web.bounded_uvicorn import serve_until_stopped
 
 COOKIE = "ml_assets_proxy"
 OWN = "/-"
 """Path below which the proxy answers itself."""
 MOST_REPORT_BYTES = 1_000_000
 CHUNK = 65_536
-END_SECONDS = 2
-"""Time for requests to end once the proxy stops. Then they are cut off, but launches are recorded."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'unsafe-inline'; img-src data:; form-action 'self'; "
     "frame-ancestors 'none'; base-uri 'none'",
@@ -318,18 +315,8 @@ def proxy_app(ledger: Ledger, webserver: str, address: str) -> Starlette:
 
 
 def serve(app: Starlette, host: str, port: int) -> None:
-    """Serve `app` until Ctrl-C or SIGTERM. Requests that do not end within `END_SECONDS` are cut off."""
-    log_no_cut_requests()
-    uvicorn.run(
-        app,
-        host=host,
-        port=port,
-        log_level="warning",
-        proxy_headers=False,
-        ws_max_size=MOST_BYTES,
-        timeout_graceful_shutdown=END_SECONDS,
-        **bounded_options(),
-    )
+    """Serve `app` until Ctrl-C or SIGTERM. Requests that then last are cut off, but launches are recorded."""
+    serve_until_stopped(app, host, port, ws_max_size=MOST_BYTES)
 
 
 def _path(request: Request) -> str:
