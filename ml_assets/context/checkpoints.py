@@ -33,7 +33,7 @@ class ListedCheckpoint:
 def listed(artifacts: Artifacts, model: str, fingerprint: str) -> list[ListedCheckpoint]:
     """Return the committed checkpoints of a training, newest first. Raises `ArtifactsError`."""
     # It imports torch, which takes seconds at the first call.
-    from ml_assets.model.training.checkpoint.checkpoints import COMMIT, folder_of, step_of
+    from ml_assets.model.training.checkpoint.checkpoints import COMMIT, folder_of, reasons_to_keep, step_of
 
     name = f"{TRAININGS}/{model}/{fingerprint[:16]}"
     sizes: dict[int, int] = {}
@@ -52,12 +52,7 @@ def listed(artifacts: Artifacts, model: str, fingerprint: str) -> list[ListedChe
         return []
     events = read_events(artifacts.pull(name, [EVENTS])) if EVENTS in files else []
     keep = TrainingJob.from_json(read_artifact(artifacts, name, JOB).decode()).settings.keep_checkpoints
-    newest = sorted(best, reverse=True)[:keep]
-    reasons = {
-        "newest": set(newest),
-        "best": {best[step] for step in newest},
-        "resumed": {one.step for one in events if one.kind == "resumed"},
-    }
+    reasons = reasons_to_keep(best, keep, [one.step for one in events if one.kind == "resumed"])
     return [
         ListedCheckpoint(
             step=step,

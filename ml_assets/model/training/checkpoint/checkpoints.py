@@ -17,7 +17,7 @@ import logging
 import os
 import re
 import shutil
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -69,14 +69,29 @@ class CommitMarker:
             raise CheckpointDamaged(f"{folder}: {error}") from error
 
 
-def kept(best_steps: Mapping[int, int], keep: int, began_from: int) -> set[int]:
-    """Return the checkpoints to keep: the newest `keep`, the best checkpoint of each of those, and the checkpoint from
-    which the running attempt began (`began_from`).
+def reasons_to_keep(
+    best_steps: Mapping[int, int], keep: int, began_from: Collection[int]
+) -> Mapping[str, set[int]]:
+    """Return reason → the checkpoints that stay for it.
+
+    `newest`: the newest `keep`; `best`: the best checkpoint of each of those; `resumed`: those from which attempts
+    began (`began_from`).
 
     `best_steps`: step of each existing checkpoint → step of the best one at that time (0: none yet).
     """
     newest = sorted(best_steps, reverse=True)[:keep]
-    return {*newest, *(best_steps[step] for step in newest), began_from} & best_steps.keys()
+    found = {
+        "newest": set(newest),
+        "best": {best_steps[step] for step in newest},
+        "resumed": set(began_from),
+    }
+    return {reason: steps & best_steps.keys() for reason, steps in found.items()}
+
+
+def kept(best_steps: Mapping[int, int], keep: int, began_from: int) -> set[int]:
+    """Return the checkpoints that stay while an attempt runs that began from `began_from`."""
+    reasons = reasons_to_keep(best_steps, keep, [began_from])
+    return {step for steps in reasons.values() for step in steps}
 
 
 _FOLDER = "checkpoints"
