@@ -65,6 +65,14 @@ DECLARED = "declared"
 """Metadata of a table: its declaration, from `DeclaredTable.to_facts`. The asset's page shows it."""
 
 
+def partition_of(run: dg.DagsterRun) -> str:
+    """Return the partition, or the range of partitions, as `ml-assets launch` takes it; empty without partitions."""
+    if PARTITION in run.tags:
+        return run.tags[PARTITION]
+    bounds = [run.tags[tag] for tag in (RANGE_START, RANGE_END) if tag in run.tags]
+    return "..".join(dict.fromkeys(bounds))
+
+
 def declared_tables(defs: dg.Definitions) -> DeclaredTables:
     """Return all tables that `defs` declare."""
     found = [

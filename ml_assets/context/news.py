@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 
 from ml_assets.components.behind import declared_as
-from ml_assets.components.metadata import PARTITION, RANGE_END, RANGE_START
+from ml_assets.components.metadata import partition_of
 from ml_assets.context.launch import why_it_failed
 from resources.words import name_some
 
@@ -53,20 +53,27 @@ class RunNews:
         at = happened.astimezone()  # for a person
         why = ""
         if run.status == dg.DagsterRunStatus.FAILURE:
-            failures = self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-            said = why_it_failed(one.dagster_event for one in failures if one.dagster_event)
+            said = why_run_failed(self._instance, run.run_id)
             # A sentence about a table begins with its name, as this line does.
             why = ": " + said.removeprefix(f"{_named(run).partition(' ')[0]}: ")
         yield f"{at:%H:%M:%S}  {_WORDS[run.status]:10} {_named(run)}{why}"
         if run.status == dg.DagsterRunStatus.SUCCESS:
-            for model, version in self._registered(run):
+            for model, version in versions_of(self._instance, run.run_id):
                 yield f"{at:%H:%M:%S}  registered {model} version {version}"
 
-    def _registered(self, run: dg.DagsterRun) -> Iterator[tuple[str, str]]:
-        for entry in self._instance.all_logs(run.run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
-            made = entry.asset_materialization
-            if made is not None and made.asset_key.path[-1] == _REGISTERED and "version" in made.metadata:
-                yield made.asset_key.path[0], f"{made.metadata['version'].value}"
+
+def why_run_failed(instance: dg.DagsterInstance, run_id: str) -> str:
+    """Return the sentence of the step that failed."""
+    failures = instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
+    return why_it_failed(one.dagster_event for one in failures if one.dagster_event)
+
+
+def versions_of(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str, int]]:
+    """Yield model and number of each version that a run registered."""
+    for entry in instance.all_logs(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION):
+        made = entry.asset_materialization
+        if made is not None and made.asset_key.path[-1] == _REGISTERED and "version" in made.metadata:
+            yield made.asset_key.path[0], int(str(made.metadata["version"].value))
 
 
 def _named(run: dg.DagsterRun) -> str:
@@ -74,6 +81,4 @@ def _named(run: dg.DagsterRun) -> str:
     keys = sorted({declared_as(key.to_user_string()) for key in run.asset_selection or ()})
     checks = run.asset_check_selection or ()
     keys = keys or sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in checks)
-    first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
-    partition = f"{first}..{last}" if first else run.tags.get(PARTITION, "")
-    return " ".join(filter(None, (name_some(keys) if keys else run.job_name, partition)))
+    return " ".join(filter(None, (name_some(keys) if keys else run.job_name, partition_of(run))))

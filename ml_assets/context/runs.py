@@ -11,11 +11,11 @@ from typing import Literal
 import dagster as dg
 
 from ml_assets.components.behind import TABLES
-from ml_assets.components.metadata import PARTITION, RANGE_END, RANGE_START, TRAINS
-from ml_assets.components.training_pipeline import CHECKPOINT, REGISTERED_MODEL, TRAINING_SET
+from ml_assets.components.metadata import TRAINS, partition_of
+from ml_assets.components.training_pipeline import CHECKPOINT, TRAINING_SET
 from ml_assets.context.checkpoints import ListedCheckpoint, listed
 from ml_assets.context.errors import NotFound
-from ml_assets.context.launch import why_it_failed
+from ml_assets.context.news import versions_of, why_run_failed
 from ml_assets.context.project import Project
 from resources.ledger import Person
 
@@ -86,19 +86,20 @@ class Runs:
         launch, stop = launches.of(run_id), launches.stop_of(run_id)
         state = _STATES.get(run.status, "queued")
         model = _model_of(run)
+        registered = versions_of(self.project.instance, run_id) if model and state == "completed" else ()
         return ShownRun(
             id=run.run_id,
             state=state,
             assets=tuple(sorted(key.to_user_string() for key in run.asset_selection or ())),
             model=model,
-            partitions=_partitions_of(run),
+            partitions=partition_of(run),
             created_at=record.create_timestamp.replace(tzinfo=UTC),
             started_at=_moment(record.start_time),
             ended_at=_moment(record.end_time) if state in ENDED else None,
-            why=self._why(run_id) if state == "failed" else "",
+            why=why_run_failed(self.project.instance, run_id) if state == "failed" else "",
             launched_by=launch.by if launch is not None else None,
             stopped_by=stop.by if stop is not None else None,
-            version=self._version(run_id) if model and state == "completed" else None,
+            version=next((number for _, number in registered), None),
         )
 
     def state(self, run_id: str) -> State:
@@ -156,23 +157,6 @@ class Runs:
             raise NotFound(f"Dagster knows no run {run_id!a}")
         return found[0]
 
-    def _why(self, run_id: str) -> str:
-        failures = self.project.instance.all_logs(run_id, of_type=dg.DagsterEventType.STEP_FAILURE)
-        return why_it_failed(one.dagster_event for one in failures if one.dagster_event)
-
-    def _version(self, run_id: str) -> int | None:
-        for entry in self.project.instance.all_logs(
-            run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION
-        ):
-            made = entry.asset_materialization
-            if (
-                made is not None
-                and made.asset_key.path[-1] == REGISTERED_MODEL
-                and "version" in made.metadata
-            ):
-                return int(str(made.metadata["version"].value))
-        return None
-
 
 def _model_of(run: dg.DagsterRun) -> str:
     """Return the model that a run trains, by its assets, or by the job of its schedule; empty if it trains none."""
@@ -182,11 +166,6 @@ def _model_of(run: dg.DagsterRun) -> str:
         if len(key.path) == 2 and key.path[1] == CHECKPOINT and key.path[0] not in TABLES:
             return key.path[0]
     return ""
-
-
-def _partitions_of(run: dg.DagsterRun) -> str:
-    first, last = run.tags.get(RANGE_START), run.tags.get(RANGE_END)
-    return f"{first}..{last}" if first else run.tags.get(PARTITION, "")
 
 
 def _moment(seconds: float | None) -> datetime | None:

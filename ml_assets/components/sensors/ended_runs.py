@@ -14,13 +14,12 @@ from ml_assets.components.failures import REFUSED, missing_in
 from ml_assets.components.metadata import (
     ASKED_BY,
     PARTITION,
-    RANGE_END,
-    RANGE_START,
     RETRIED_AS,
     ROOT_RUN,
     SCHEDULE,
     TRAINS,
     WILL_RETRY,
+    partition_of,
 )
 from ml_assets.components.pages import ON_A_PAGE
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
@@ -115,14 +114,6 @@ def subject_of(run: dg.DagsterRun) -> str | None:
     names = sorted(key.to_user_string() for key in run.asset_selection or ())
     models = [name.removesuffix(f"/{_MODEL_ASSET}") for name in names if name.endswith(f"/{_MODEL_ASSET}")]
     return next(iter([*models, *(name for name in names if "/" in name)]), None)
-
-
-def partition_of(run: dg.DagsterRun) -> str:
-    """Return the partition, or the range of partitions, as `ml-assets launch` takes it; empty without partitions."""
-    if PARTITION in run.tags:
-        return run.tags[PARTITION]
-    bounds = [run.tags[tag] for tag in (RANGE_START, RANGE_END) if tag in run.tags]
-    return "..".join(dict.fromkeys(bounds))
 
 
 def reason_of(instance: dg.DagsterInstance, run_id: str) -> tuple[str, bool]:

@@ -12,7 +12,8 @@ from typing import Literal
 
 import dagster as dg
 
-from ml_assets.components.sensors.ended_runs import partition_of, reason_of, subject_of
+from ml_assets.components.metadata import partition_of
+from ml_assets.components.sensors.ended_runs import reason_of, subject_of
 from ml_assets.dagster_host.event_log import NOT_FINISHED_STATUSES
 from ml_assets.data.tables.publish.audit import verdict_of
 from ml_assets.data.validation.drift_rule import RULE as DRIFT
