@@ -43,7 +43,6 @@ def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
         pl.col("scheduled_departure_at").alias("out_at"),
         (pl.col("scheduled_arrival_at") - pl.col("scheduled_departure_at")).alias("out_block"),
         pl.col("dep_delay").alias("out_delay"),
-        pl.col("departed_at").alias("out_departed_at"),
     )
     asked = rows.select(
         "tailnum",
@@ -63,7 +62,7 @@ def with_rotation(rows: pl.DataFrame, flights: pl.DataFrame) -> pl.DataFrame:
     )
     planned = join_as_of(
         asked,
-        outward.drop("departed_at"),
+        outward,
         by=["tailnum"],
         at="before",
         event_at="out_at",
@@ -87,7 +86,7 @@ def _from_newest() -> list[pl.Expr]:
 
 def _from_planned() -> list[pl.Expr]:
     slack = (pl.col("scheduled_departure_at") - pl.col("out_at") - 2 * pl.col("out_block")).dt.total_minutes()
-    has_left = (pl.col("out_departed_at") <= pl.col("predicted_at")).fill_null(value=False)
+    has_left = (pl.col("departed_at") <= pl.col("predicted_at")).fill_null(value=False)
     overdue = (pl.col("predicted_at") - pl.col("out_at")).dt.total_minutes().clip(lower_bound=0)
     delay = pl.when(has_left).then(pl.col("out_delay")).otherwise(overdue)
     return [
