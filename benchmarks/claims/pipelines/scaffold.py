@@ -180,9 +180,14 @@ def figures(document: Path, seeds: Sequence[int]) -> dict[str, float]:
 
 def of_network(job: TrainingJob, snapshot: Snapshot, folder: Path) -> float:
     """Train `job`; return the AUC of the holdout."""
+    return auc(snapshot.read("holdout"), predictions_of(job, snapshot, folder))
+
+
+def predictions_of(job: TrainingJob, snapshot: Snapshot, folder: Path) -> NDArray[np.float64]:
+    """Train `job`; return what its best weights predict for the holdout, `[rows]`."""
     result = LocalLauncher().run(job, folder, lambda event: None, lambda line: None)
-    rows = snapshot.read("holdout")
-    return auc(rows, predict(load_model(job, snapshot.inputs, Path(result.weights)), job.objective, rows))
+    model = load_model(job, snapshot.inputs, Path(result.weights))
+    return predict(model, job.objective, snapshot.read("holdout"))
 
 
 def of_regression(snapshot: Snapshot) -> float:
@@ -258,16 +263,21 @@ def auc(rows: Rows, probability: NDArray[np.float64]) -> float:
     return metric_named("auc", "binary").value(rows.label.astype(float), probability)
 
 
+def asked(user: User, module: str, document: Path, seeds: Sequence[int]) -> dict[str, float]:
+    """Return `figures` of a module of this folder, from a process that finds the scaffolded modules."""
+    code = (
+        f"import json; from pathlib import Path; from benchmarks.claims.pipelines.{module} import figures; "
+        f"print(json.dumps(figures(Path({str(document)!r}), {list(seeds)})))"
+    )
+    return json.loads(user.type("python", "-c", code).splitlines()[-1])
+
+
 def measure(table: Table, seeds: Sequence[int]) -> Result:
     """Return the mean AUC of the default model over `seeds`, beside its peers."""
     with tempfile.TemporaryDirectory() as name:
         user = User(checkout(Path(name)))
         document = launched(table, user)
-        code = (
-            "import json; from pathlib import Path; from benchmarks.claims.pipelines.scaffold import figures; "
-            f"print(json.dumps(figures(Path({str(document)!r}), {list(seeds)})))"
-        )
-        measured: dict[str, float] = json.loads(user.type("python", "-c", code).splitlines()[-1])
+        measured = asked(user, "scaffold", document, seeds)
     train, holdout = (int(measured.pop(split)) for split in ("train", "holdout"))
     mean = measured.pop("network")
     best = max(measured[REGRESSION], measured[TREES])

@@ -14,7 +14,6 @@ cigarettes by state (plm).
 # (scikit-learn is typed in part)
 
 import dataclasses
-import json
 import statistics
 import sys
 import tempfile
@@ -26,13 +25,11 @@ from numpy.typing import NDArray
 
 from benchmarks._report import Result, emit, parse_args
 from benchmarks.claims.pipelines._scaffolded import checkout
-from benchmarks.claims.pipelines.scaffold import SEEDS, Table, User, launched, one_hot
+from benchmarks.claims.pipelines.scaffold import SEEDS, Table, User, asked, launched, one_hot, predictions_of
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot, SplitName, open_snapshot
 from ml_assets.model.evaluation.metrics.metrics import metric_named
 from ml_assets.model.evaluation.report_document import Report
-from ml_assets.model.training.step.load import load_model, predict
 from resources.job.job import TrainingJob
-from resources.launcher.local import LocalLauncher
 
 TABLES = (
     Table(
@@ -82,15 +79,13 @@ def figures(document: Path, seeds: Sequence[int]) -> dict[str, float]:
     """
     job = TrainingJob.from_json(document.read_text())
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest)
-    found: dict[str, float] = {}
-    for seed in seeds:
-        one = dataclasses.replace(job, seed=seed)
-        result = LocalLauncher().run(
-            one, document.parent / f"seed-{seed}", lambda event: None, lambda line: None
+    found = {
+        f"seed {seed}": rmse(
+            snapshot,
+            predictions_of(dataclasses.replace(job, seed=seed), snapshot, document.parent / f"seed-{seed}"),
         )
-        rows = snapshot.read("holdout")
-        model = load_model(one, snapshot.inputs, Path(result.weights))
-        found[f"seed {seed}"] = rmse(snapshot, predict(model, one.objective, rows))
+        for seed in seeds
+    }
     return found | {"tuned linear regression": of_regression(snapshot)}
 
 
@@ -118,11 +113,7 @@ def measure(table: Table, seeds: Sequence[int]) -> Result:
             (user.folder / "home").rglob("evaluation.json")
         )  # the bundle and MLflow have equal copies
         report = Report.model_validate_json(written.read_text())
-        code = (
-            "import json; from pathlib import Path; from benchmarks.claims.pipelines.scaffold_series import figures; "
-            f"print(json.dumps(figures(Path({str(document)!r}), {list(seeds)})))"
-        )
-        measured: dict[str, float] = json.loads(user.type("python", "-c", code).splitlines()[-1])
+        measured = asked(user, "scaffold_series", document, seeds)
     mean = statistics.mean(value for name, value in measured.items() if name.startswith("seed"))
     naive = report.evaluation.overall.metrics["baseline"]["rmse"].value
     assert naive is not None, "each holdout has rows"

@@ -1,4 +1,4 @@
-"""What a study of the default network gains: 16 trials over the space that a scaffold writes, on three public tables.
+"""Gain by a study of the default network: 16 trials over the space that a scaffold writes, on three public tables.
 
 The trial with the lowest validation loss is measured on the holdout, beside the settings without a study. The space is
 that of `csv_training_pipeline.yaml.j2`; trials run one after another, without a pruner. `--quick` takes 3 trials of one
