@@ -18,6 +18,7 @@ label. Not here: standardising, quantiles and categories' ids (`data.features.en
 # (the annotations of torch are partial)
 
 import math
+from collections.abc import Sequence
 from itertools import pairwise
 
 import torch
@@ -30,6 +31,11 @@ from resources.words import did_you_mean
 
 LARGEST = 4.0
 """Standard deviations from the mean at which a number is cut off. Its pieces end with the training rows."""
+
+PAST_RATE = 5.0
+"""Factor of the weights of earlier labels, which are few and learn too late at the rate of the other weights."""
+NEVER = -1e9
+"""Logit of an earlier label that is missing."""
 
 
 class Tabular(nn.Module):
@@ -50,12 +56,13 @@ class Tabular(nn.Module):
         layers: int,
         embedding: int,
         dropout: float,
-        past: int | None,
+        past: tuple[int, ...],
     ) -> None:
         super().__init__()
         self.members, self.outputs, self.dropout = members, inputs.outputs, dropout
         self.level, self.spread = inputs.level, inputs.spread
         self.past = past
+        self.past_weights = nn.Parameter(torch.zeros(len(past))) if past else None
         pieces = [
             (number, begin, 1 / (end - begin))
             for number, ends in enumerate(inputs.quantiles)
@@ -112,14 +119,25 @@ class Tabular(nn.Module):
         for weight, bias in zip(self.weights, self.biases, strict=True):
             hidden = torch.baddbmm(bias, self._dropped(functional.relu(hidden)), weight)
         answer = hidden + self._by_member(effects)
-        if self.past is not None:  # an earlier label has about the level and the spread of the label
-            answer = answer + known[:, self.past, None]
+        if self.past_weights is not None:
+            answer = answer + self._earlier_label(known, missing, self.past_weights)
         answer = answer * self.spread + self.level
         if answer.requires_grad:
             # A squared error's gradient grows with the unit of the label, twice, and the loop would clip each step.
             answer.register_hook(self._without_unit)
         answer = answer.squeeze(2) if self.outputs == 1 else answer
         return answer if self.training else answer.mean(dim=0)
+
+    def _earlier_label(
+        self, known: torch.Tensor, missing: torch.Tensor, weights: torch.Tensor
+    ) -> torch.Tensor:
+        """Return the mean of the earlier labels that are known, `[B, 1]`; 0, the level of the label, without any.
+
+        An earlier label has about the level and the spread of the label, so both are in the same unit here."""
+        past = list(self.past)
+        unknown = missing[:, past]
+        shares = (weights * PAST_RATE).expand_as(unknown).masked_fill(unknown, NEVER).softmax(dim=1)
+        return (known[:, past] * shares).sum(dim=1, keepdim=True)
 
     def _without_unit(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient / self.spread**2
@@ -140,16 +158,16 @@ def tabular(
     layers: int = 3,
     embedding: int = 8,
     dropout: float = 0.1,
-    past: str = "",
+    past: str | Sequence[str] = (),
 ) -> Tabular:
     """Build the default network for the columns of a training set (`inputs`).
 
     `members` networks of `layers` layers with `width` units each; `embedding` is the largest width of a category, and
-    `dropout` the share of columns and units that each pass of the training leaves out. `past` names a numeric column
-    that holds an earlier value of the label, in its unit: the network then answers with the difference from it, added
-    to it, and follows a label that rises or falls beyond the training rows. It is for regression and quantiles.
-    Raises `BadConfiguration` for rows with blobs or texts, for a training set of a release before 0.2, and for a `past`
-    that is no numeric column, or with classes.
+    `dropout` the share of columns and units that each pass of the training leaves out. `past` names numeric columns
+    that hold an earlier value of the label, in its unit, such as the last and that of the season: the network then
+    answers with the difference from their mean, whose weights it learns, and follows a label that rises or falls beyond
+    the training rows. It is for regression and quantiles. Raises `BadConfiguration` for rows with blobs or texts, for a
+    training set of a release before 0.2, and for a `past` that is no numeric column, or with classes.
     """
     if inputs.blob or inputs.vocabulary:
         raise BadConfiguration(
@@ -160,13 +178,15 @@ def tabular(
             "tabular needs the quantiles of numbers, which the fitted state of an earlier release lacks: train without "
             "init_from, so that the training set is made anew"
         )
-    if past and past not in inputs.numeric:
-        raise BadConfiguration(
-            f"tabular reads no number called '{past}' as past{did_you_mean(past, inputs.numeric)}"
-        )
-    if past and inputs.classes:
+    earlier = (past,) if isinstance(past, str) else tuple(past)
+    for name in earlier:
+        if name not in inputs.numeric:
+            raise BadConfiguration(
+                f"tabular reads no number called '{name}' as past{did_you_mean(name, inputs.numeric)}"
+            )
+    if earlier and inputs.classes:
         raise BadConfiguration(
             "tabular adds `past` to a label that is a number, not to classes: leave it out"
         )
-    place = inputs.numeric.index(past) if past else None
-    return Tabular(inputs, members, width, layers, embedding, dropout, place)
+    places = tuple(inputs.numeric.index(name) for name in earlier)
+    return Tabular(inputs, members, width, layers, embedding, dropout, places)

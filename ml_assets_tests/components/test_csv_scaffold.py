@@ -354,7 +354,10 @@ def test_a_file_becomes_a_pipeline_that_knows_no_future(
     assert model.evaluation.baseline.entity == (*case.series, *(("hour",) if case.by_hour else ()))
     assert case.objective in ("", model.evaluation.objective)
     learns_a_difference = model.evaluation.objective == "regression"
-    assert model.model.hyperparameters.get("past") == (f"{case.label}_last" if learns_a_difference else None)
+    earlier = model.model.hyperparameters.get("past", [])
+    assert bool(earlier) == learns_a_difference
+    assert set(earlier) <= set(model.features.numeric)
+    assert earlier[:2] == ([f"{case.label}_last", f"{case.label}_mean"] if learns_a_difference else [])
     of_label = [f"{case.label}_{n}" for n in (1, 2, 3)] if case.objective == "multiclass" else [case.label]
     others = [
         f"{name}_{what}" for name in (*of_label, *case.past_numbers) for what in ("last", "change", "mean")

@@ -1,5 +1,6 @@
 """The default network for tables: members, missing numbers, categories, and each objective."""
 
+import math
 import re
 from typing import Any
 
@@ -8,7 +9,7 @@ import pytest
 import torch
 
 from ml_assets.data.snapshots.split_reader import InputSpec
-from ml_assets.model.tabular import tabular
+from ml_assets.model.tabular import PAST_RATE, tabular
 from ml_assets.model.training.data.batches import Batch
 from ml_assets.model.training.data.preprocess import FullModel
 from ml_assets.model.training.step.objectives import objective_of
@@ -151,12 +152,36 @@ def test_it_follows_a_label_beyond_the_values_of_the_training_rows() -> None:
     later = 2 * numeric[-1:] + torch.zeros(1, 2)
     errors: dict[str, float] = {}
     for name in ("", "bent"):
-        model = full(spec(level=level, spread=spread), past=name)
+        model = full(spec(level=level, spread=spread), **({"past": name} if name else {}))
         learned(model, "regression", batch_of(label, numeric, category))
         with torch.no_grad():
             errors[name] = abs(float(model(later, category[:1])) - unit * 4.1) / spread
     assert errors["bent"] < 0.2
     assert errors["bent"] < errors[""] / 2
+
+
+def test_it_learns_which_earlier_label_counts() -> None:
+    inputs = spec(quantiles=(ENDS, ENDS), level=0.0, spread=1.0)
+    network = tabular(inputs, past=["bent", "never"])
+    numeric = torch.randn((ROWS, 2), generator=torch.Generator().manual_seed(7))
+    label = numeric[:, 1].clone()
+    learned(
+        FullModel(inputs, network),
+        "regression",
+        batch_of(label, numeric, torch.zeros((ROWS, 1), dtype=torch.long)),
+    )
+    assert network.past_weights is not None
+    useless, useful = torch.softmax(network.past_weights.detach() * PAST_RATE, dim=0).tolist()
+    assert useful > 2 * useless
+
+
+def test_a_missing_earlier_label_leaves_the_others() -> None:
+    network = tabular(spec(quantiles=(ENDS, ENDS), level=100.0, spread=10.0), past=["bent", "never"]).eval()
+    torch.nn.init.zeros_(network.weights[-1])  # what it adds to the earlier labels
+    numeric = torch.tensor([[1.0, 2.0], [1.0, math.nan], [math.nan, math.nan]])
+    with torch.no_grad():
+        answers = network(numeric, torch.zeros((3, 1), dtype=torch.long)).tolist()
+    assert answers == pytest.approx([115.0, 110.0, 100.0])
 
 
 @pytest.mark.parametrize(

@@ -311,8 +311,13 @@ STEPS = 5_000
 def first_dropout(objective: str) -> float:
     """Return the dropout of a first default network: none for a label that is a number, since dropout changes the
     variance of what layers read, and so shifts the answers."""
+    return 0.0 if _is_number(objective) else 0.1
+
+
+def _is_number(objective: str) -> bool:
+    """Return True if the label is a number, not a class."""
     facts = facts_of(objective)
-    return 0.1 if facts.is_zero_or_one or facts.has_classes else 0.0
+    return not (facts.is_zero_or_one or facts.has_classes)
 
 
 def first_training(rows: int) -> dict[str, Any]:
@@ -342,6 +347,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         [f"{name}_season" for name in (label.shares or (label.name,))] if len(table.season) > 1 else []
     )
     earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")] + lags + season_means
+    # What a number is predicted from: its earlier values, of which the nearest season counts beside the mean of all.
+    earlier_labels = [f"{label.name}_last", f"{label.name}_mean", *lags[:1], *season_means]
+    label_past = earlier_labels if _is_number(label.objective) else []
     # Without whole years of training, features of the season mislead: the holdout has values that training never saw.
     season = unit.whole_years is not None and window["train"] >= unit.whole_years
     columns = {column.name: column for column in table.columns}
@@ -396,6 +404,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "same_season": table.season,
         "lookback": max(*table.recent, *table.season),
         "past_list": _listed(past),
+        "label_past": label_past,
         "shares": label.shares,
         "past_words": table.past.words,
         "past_words_list": _listed(table.past.words),
