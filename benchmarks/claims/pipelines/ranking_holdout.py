@@ -1,4 +1,4 @@
-"""Holdout metrics of `search_ranking` with intervals, compared with popular films first and a linear regression.
+"""Holdout metrics of `search_ranking` with intervals, compared with the naive model and a linear regression.
 
 Types the four commands of a first night into an empty home. The intervals redraw the users of the last four weeks.
 `--quick` changes nothing: the data has no smaller form.
