@@ -1156,6 +1156,19 @@ def test_a_table_of_thousands_of_columns_is_read_in_seconds(tmp_path: Path) -> N
     assert len(table.past.numbers) + len(table.past.words) <= 12
 
 
+@pytest.mark.parametrize("first", [0, 1, 1000])
+def test_a_column_that_numbers_the_rows_is_their_key_whatever_its_name(tmp_path: Path, first: int) -> None:
+    """The remedy of a file whose rows nothing tells apart."""
+    file = tmp_path / "table.csv"
+    rows = f"{HALVES}\n{HALVES.replace('.5', '.25')}"
+    file.write_text(f"day,sold\n{rows}")
+    with pytest.raises(CsvRefused, match="add a column that numbers the rows"):
+        infer(read_rows(file))
+    numbered = "\n".join(f"{n},{row}" for n, row in enumerate(rows.splitlines(), first))
+    file.write_text(f"poll,day,sold\n{numbered}")
+    assert infer(read_rows(file)).primary_key == ("poll",)
+
+
 def test_a_remedy_can_be_typed_with_a_heading_of_two_words(tmp_path: Path) -> None:
     file = tmp_path / "table.csv"
     lines = [f"{2015 + n // 12},{n % 12 + 1},{n * 7 % 11}" for n in range(60)]

@@ -105,6 +105,14 @@ def _keys(
         yield (event_time, *series)
     for size in (1, 2, 3):
         yield from ((event_time, *columns) for columns in combinations(usable, size))
+    yield from ((name,) for name in candidates if _numbers_the_rows(frame[name]))
+
+
+def _numbers_the_rows(column: pl.Series) -> bool:
+    """Return True for whole numbers without a gap, each once, in any order: whatever the column is called."""
+    if not column.dtype.is_integer() or column.null_count() or column.is_empty():
+        return False
+    return column.n_unique() == len(column) == int(column.max()) - int(column.min()) + 1  # type: ignore[arg-type]
 
 
 def _identifies(dtype: pl.DataType) -> bool:
