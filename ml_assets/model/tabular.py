@@ -47,6 +47,8 @@ class Tabular(nn.Module):
     columns: torch.Tensor
     begins: torch.Tensor
     slopes: torch.Tensor
+    past_scales: torch.Tensor
+    past_begins: torch.Tensor
 
     def __init__(
         self,
@@ -63,6 +65,11 @@ class Tabular(nn.Module):
         self.level, self.spread = inputs.level, inputs.spread
         self.past = past
         self.past_weights = nn.Parameter(torch.zeros(len(past))) if past else None
+        if past:
+            scales = [inputs.scales[at] / self.spread for at in past]
+            self.register_buffer("past_scales", torch.tensor(scales))
+            begins = [(inputs.means[at] - self.level) / self.spread for at in past]
+            self.register_buffer("past_begins", torch.tensor(begins))
         pieces = [
             (number, begin, 1 / (end - begin))
             for number, ends in enumerate(inputs.quantiles)
@@ -97,7 +104,9 @@ class Tabular(nn.Module):
         for _ in range(layers - 1):
             self.weights.append(torch.randn(members, width, width) * math.sqrt(2 / width))
             self.biases.append(torch.zeros(members, 1, width))
-        self.weights.append(torch.randn(members, width, inputs.outputs) * 0.5 / math.sqrt(width))
+        # With earlier labels it begins at their mean: labels may differ by more than a guess of them is wrong.
+        last = 0.0 if past else 0.5 / math.sqrt(width)
+        self.weights.append(torch.randn(members, width, inputs.outputs) * last)
         self.biases.append(torch.zeros(members, 1, inputs.outputs))
         matrices = [self.direct.weight, self.first.weight, *self.weights]
         self.flops_per_row = 6 * sum(matrix.numel() for matrix in matrices)  # for the figure mfu
@@ -131,13 +140,13 @@ class Tabular(nn.Module):
     def _earlier_label(
         self, known: torch.Tensor, missing: torch.Tensor, weights: torch.Tensor
     ) -> torch.Tensor:
-        """Return the mean of the earlier labels that are known, `[B, 1]`; 0, the level of the label, without any.
-
-        An earlier label has about the level and the spread of the label, so both are in the same unit here."""
+        """Return the mean of the earlier labels that are known, in the unit of the answer, `[B, 1]`; 0, the level of
+        the label, without any."""
         past = list(self.past)
+        labels = known[:, past] * self.past_scales + self.past_begins
         unknown = missing[:, past]
-        shares = (weights * PAST_RATE).expand_as(unknown).masked_fill(unknown, NEVER).softmax(dim=1)
-        return (known[:, past] * shares).sum(dim=1, keepdim=True)
+        shares = (weights * PAST_RATE).expand_as(labels).masked_fill(unknown, NEVER).softmax(dim=1)
+        return (labels * shares).masked_fill(unknown, 0.0).sum(dim=1, keepdim=True)
 
     def _without_unit(self, gradient: torch.Tensor) -> torch.Tensor:
         return gradient / self.spread**2
@@ -173,10 +182,10 @@ def tabular(
         raise BadConfiguration(
             "tabular reads numbers and categories, and these rows have blobs: write a network of your own"
         )
-    if len(inputs.quantiles) != len(inputs.numeric):
+    if not len(inputs.quantiles) == len(inputs.scales) == len(inputs.numeric):
         raise BadConfiguration(
-            "tabular needs the quantiles of numbers, which the fitted state of an earlier release lacks: train without "
-            "init_from, so that the training set is made anew"
+            "tabular needs quantiles and scales of numbers, which the fitted state of an earlier release lacks: train "
+            "without init_from, so that the training set is made anew"
         )
     earlier = (past,) if isinstance(past, str) else tuple(past)
     for name in earlier:

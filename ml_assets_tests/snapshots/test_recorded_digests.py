@@ -2,7 +2,8 @@
 
 `recorded_digests.json` was written by that builder, at commit 69c86b03: for each seed of `random_tables` the digest of
 the snapshot and of its files, or the refusal. It was recorded anew when quantiles and the label's level joined the
-fitted state; shards, index files and all other fitted values were compared with the earlier ones, and were equal.
+fitted state, and when means and scales joined the manifest; shards, index files and all other values were compared with
+the earlier ones, and were equal.
 """
 
 import hashlib

@@ -25,6 +25,8 @@ def spec(**facts: Any) -> InputSpec:
             "numeric": ("bent", "never"),
             "fill": (0.0, 0.0),
             "quantiles": (ENDS, ()),
+            "means": (0.0, 0.0),
+            "scales": (1.0, 1.0),
             "categorical": ("place",),
             "cardinalities": (4,),
             **facts,
@@ -130,7 +132,10 @@ def test_a_table_of_numbers_or_of_categories_alone(columns: str) -> None:
     if columns == "numbers":
         model, inputs = full(spec(categorical=(), cardinalities=())), (numeric, category[:, :0])
     else:
-        model, inputs = full(spec(numeric=(), fill=(), quantiles=())), (numeric[:, :0], category)
+        model, inputs = (
+            full(spec(numeric=(), fill=(), quantiles=(), means=(), scales=())),
+            (numeric[:, :0], category),
+        )
     assert model.eval()(*inputs).isfinite().all()
 
 
@@ -150,9 +155,10 @@ def test_it_follows_a_label_beyond_the_values_of_the_training_rows() -> None:
     numeric = torch.stack([past / past.std(), torch.zeros(ROWS)], dim=1)
     category = torch.zeros((ROWS, 1), dtype=torch.long)
     later = 2 * numeric[-1:] + torch.zeros(1, 2)
+    inputs = spec(level=level, spread=spread, scales=(unit * float(past.std()), 1.0))
     errors: dict[str, float] = {}
     for name in ("", "bent"):
-        model = full(spec(level=level, spread=spread), **({"past": name} if name else {}))
+        model = full(inputs, **({"past": name} if name else {}))
         learned(model, "regression", batch_of(label, numeric, category))
         with torch.no_grad():
             errors[name] = abs(float(model(later, category[:1])) - unit * 4.1) / spread
@@ -175,13 +181,14 @@ def test_it_learns_which_earlier_label_counts() -> None:
     assert useful > 2 * useless
 
 
-def test_a_missing_earlier_label_leaves_the_others() -> None:
-    network = tabular(spec(quantiles=(ENDS, ENDS), level=100.0, spread=10.0), past=["bent", "never"]).eval()
-    torch.nn.init.zeros_(network.weights[-1])  # what it adds to the earlier labels
+def test_it_begins_at_the_mean_of_the_earlier_labels_that_are_known() -> None:
+    """Columns and label have units of their own; the first earlier label is 100 + 50 x, the second 300 + 20 x."""
+    inputs = spec(quantiles=(ENDS, ENDS), means=(100.0, 300.0), scales=(50.0, 20.0), level=150.0, spread=7.0)
+    network = tabular(inputs, past=["bent", "never"]).eval()
     numeric = torch.tensor([[1.0, 2.0], [1.0, math.nan], [math.nan, math.nan]])
     with torch.no_grad():
         answers = network(numeric, torch.zeros((3, 1), dtype=torch.long)).tolist()
-    assert answers == pytest.approx([115.0, 110.0, 100.0])
+    assert answers == pytest.approx([(150 + 340) / 2, 150, 150])
 
 
 @pytest.mark.parametrize(

@@ -125,6 +125,8 @@ def input_spec(fitted: FittedState, blob: str = "", vocabulary: int = 0) -> Inpu
         numeric=tuple(column.name for column in fitted.numeric),
         fill=tuple(column.standardised_fill for column in fitted.numeric),
         quantiles=tuple(column.standardised_quantiles for column in fitted.numeric),
+        means=tuple(column.mean for column in fitted.numeric),
+        scales=tuple(column.scale for column in fitted.numeric),
         categorical=tuple(column.name for column in fitted.categorical),
         cardinalities=tuple(column.cardinality for column in fitted.categorical),
         blob=blob,

@@ -48,6 +48,11 @@ class InputSpec:
     """F tuples: standardised numbers, float32, ascending, that divide the known values of training rows into up to 16
     equal parts, from the least to the greatest. A tuple is empty if the column is constant. No tuples if the snapshot
     was made before 0.2."""
+    means: tuple[float, ...] = ()
+    """F means of the training rows, in the unit of the column. None if the snapshot was made before 0.2."""
+    scales: tuple[float, ...] = ()
+    """F standard deviations of the training rows, in the unit of the column: it is the standardised number times the
+    scale, plus the mean."""
     categorical: tuple[str, ...]
     """C names: the columns of `category`."""
     cardinalities: tuple[int, ...]
