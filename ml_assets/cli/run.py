@@ -21,6 +21,7 @@ from resources.words import counted
 if TYPE_CHECKING:
     from ml_assets.components.specs import TrainingPipelineSpec
     from ml_assets.context import Context
+    from ml_assets.context.launch import Finished
     from ml_assets.context.project import Project
     from ml_assets.extras.reproduction.reproduce import Level, Reproduction
     from ml_assets.model.release.registry import RegisteredVersion
@@ -87,6 +88,11 @@ def plan(model: str, partition: str | None) -> None:
 )
 @click.option("--with-missing", is_flag=True, help="First build here what TARGET reads and nobody built.")
 @click.option(
+    "--restore",
+    metavar="RUN/STEP",
+    help="Train on from this checkpoint of the training of a run, as a new training of the same rows and settings.",
+)
+@click.option(
     "-f",
     "--file",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -98,6 +104,7 @@ def launch(
     partitions: str | None,
     resources: str | None,
     with_missing: bool,
+    restore: str | None,
     file: Path | None,
 ) -> None:
     """Materialize TARGET for PARTITIONS.
@@ -110,6 +117,18 @@ def launch(
     (`2013-01-01..2013-12-31`). Leave it out for a table
     without partitions.
     """
+    if restore is not None:
+        if target is not None or file is not None or with_missing:
+            raise click.UsageError(
+                "--restore names the training: leave TARGET, --file and --with-missing out"
+            )
+        run_id, _, step = restore.rpartition("/")
+        if not run_id or not step.isdecimal():
+            raise click.UsageError(
+                f"--restore {restore}: give the id of a run and a step, such as 0d3c5d9e/40"
+            )
+        _restore(writing(), run_id, int(step), resources)
+        return
     if file is not None:
         from ml_assets.context.launch_document import read_training
 
@@ -136,8 +155,22 @@ def _launch(context: "Context", target: str, partitions: str | None, resources: 
             resources=resources,
             on_progress=lambda text: status.update(f"{target}: {text}"),
         )
+    _say_finished(context, " ".join(filter(None, (target, partitions))), finished)
+
+
+def _restore(context: "Context", run_id: str, step: int, resources: str | None) -> None:
+    """Train on from a checkpoint and print the result."""
+    what = f"{context.runs.training(run_id).model} from step {step}"
+    with progress().status(what) as status:
+        finished = context.restore(
+            run_id, step, resources=resources, on_progress=lambda text: status.update(f"{what}: {text}")
+        )
+    _say_finished(context, what, finished)
+
+
+def _say_finished(context: "Context", what: str, finished: "Finished") -> None:
     made = counted(finished.materialized, "materialization")
-    say(f"{' '.join(filter(None, (target, partitions)))}: {made} in {finished.seconds:.1f} s")
+    say(f"{what}: {made} in {finished.seconds:.1f} s")
     for key, facts in finished.metadata.items():
         shown = [f"{name} {_short(facts[name])}{_beside(facts, name)}" for name in SHOWN if name in facts]
         if shown:

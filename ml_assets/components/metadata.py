@@ -33,6 +33,8 @@ TRAINS = "train_"
 """Begin of the name of a model's job, which its schedule runs."""
 RESOURCES = "ml_assets/resources"
 """Changes of the pipeline's resources for this launch, `memory=8Gi,nodes=2` or a JSON object."""
+RESTORES = "ml_assets/restores"
+"""Tag of a run whose training begins with a checkpoint: the run that made it, and its state, as a JSON object."""
 
 
 COLUMN_SCHEMA = "dagster/column_schema"

@@ -4,6 +4,7 @@ Here: calling a stage, and the page of its result in Dagster. Not here: the work
 Steps pass small JSON values to each other; data and weights are in the lake and the artifact folders.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import dagster as dg
 
 from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES
+from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES, RESTORES
 from ml_assets.components.pages import (
     RunPage,
     bullets,
@@ -42,7 +43,7 @@ from ml_assets.model.steps.values import (
 from resources.addresses import Address
 from resources.artifacts import ArtifactMissing
 from resources.job.events import TrainingEvent, read_events, recoveries_of
-from resources.job.job import TrainingResult
+from resources.job.job import RestoredState, TrainingResult
 from resources.launcher.resource_profile import changes_of
 from resources.ledger import evaluation_name
 from resources.platform import Platform
@@ -130,6 +131,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
                 validated,
                 context.run_id,
                 chosen,
+                restored_state(context.run.tags),
             )
             yield dg.Output(
                 frozen,
@@ -163,7 +165,9 @@ def _training_set_page(
         "fitted_digest": content.fitted_digest,
         "schema_hash": content.schema_hash,
         "shards": len(content.shards),
+        READ_DIGEST: frozen.read,
         **({} if frozen.initial is None else {"initial version": frozen.initial.version}),
+        **restored_facts(frozen),
         **({} if frozen.choice is None else study_facts(frozen.choice)),
         **({"values": frozen.values_from} if frozen.values_from else {}),
         "days seen": f"{frozen.seen}",
@@ -189,6 +193,32 @@ declaration."""
 READ_DIGEST, READ_AT = "read_digest", "read_at"
 """Metadata of a checkpoint: digest of the values that its training read, and the commit at which this run read them.
 `ml-assets plan` compares them with main."""
+
+
+RESTORED = "restored from"
+"""Metadata of a training set and its checkpoint: the state with which the training began; absent for step 0."""
+
+
+def restored_state(tags: Mapping[str, str]) -> RestoredState | None:
+    """Return the state with which the training of a run begins; None if it begins at step 0."""
+    if (written := tags.get(RESTORES)) is None:
+        return None
+    try:
+        return RestoredState(**json.loads(written)["state"])
+    except (ValueError, TypeError, KeyError):
+        raise NoSuchState(
+            f"the tag {RESTORES} of this run names no checkpoint: only `ml-assets launch --restore` and the API set it"
+        ) from None
+
+
+class NoSuchState(BuildRefused):
+    """A run names a state to begin with in another form."""
+
+
+def restored_facts(frozen: TrainingSet) -> dict[str, str]:
+    """Return the metadata of a training that begins with a checkpoint; empty for others."""
+    restored = frozen.job.restored
+    return {} if restored is None else {RESTORED: restored.in_words}
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -225,6 +255,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     SETTINGS_DIGEST: training_set.settings,
                     READ_DIGEST: training_set.read,
                     READ_AT: training_set.source_commit,
+                    **restored_facts(training_set),
                     **({} if training_set.choice is None else study_facts(training_set.choice)),
                     **tracked_facts(platform.tracker.uri, trained.mlflow_run),
                     "folder": dg.MetadataValue.path(folder),

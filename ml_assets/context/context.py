@@ -153,6 +153,35 @@ class Context:
 
         return launchable(self.project, target, partitions, resources=resources)
 
+    def restorable(self, run_id: str, step: int, *, resources: str | None = None) -> "Launchable":
+        """Return the launch of a new training that begins with a checkpoint of the training of a run.
+
+        For a process that launches it elsewhere, after `prepare`, which copies the checkpoint. Changes nothing. Raises
+        `NotFound`, `RestoreRefused`, `CheckpointGone`, `CheckpointUnusable` and `ProfileRefused`.
+        """
+        from ml_assets.context.restore import restorable
+
+        return restorable(self.project, run_id, step, resources=resources)
+
+    def restore(
+        self,
+        run_id: str,
+        step: int,
+        *,
+        resources: str | None = None,
+        on_progress: Callable[[str], None] = lambda _: None,
+    ) -> "Finished":
+        """Train on from the checkpoint of `step` of the training of a run, as a new training, in this process.
+
+        The other training stays as it is. Raises as `restorable`, and as `launch`.
+        """
+        from ml_assets.context.launch import launch_here
+
+        self._require_writes("restore")
+        with pointing_dagster(self.project.settings):
+            what = self.restorable(run_id, step, resources=resources)
+            return launch_here(self.project, what, on_progress)
+
     def evaluate(
         self, model: str, partition: str, *, on_progress: Callable[[str], None] = lambda _: None
     ) -> EvaluationRow:

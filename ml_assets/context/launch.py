@@ -11,7 +11,7 @@ import uuid
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -76,15 +76,20 @@ class Launchable:
     """Last partition of a range."""
     tags: Mapping[str, str]
     """Tags beside those of its partitions."""
+    own_tags: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Tags that only the platform sets, and no person."""
+    prepare: Callable[[], None] = lambda: None
+    """Work that comes before the launch, once the caller may launch. Safe to repeat."""
 
     @property
     def run_tags(self) -> dict[str, str]:
         """All tags of the run, as Dagster's webserver takes them."""
+        tags = {**self.tags, **self.own_tags}
         if self.first is None:
-            return {**self.tags}
+            return tags
         if self.last is None:
-            return {**self.tags, PARTITION: self.first}
-        return {**self.tags, RANGE_START: self.first, RANGE_END: self.last}
+            return {**tags, PARTITION: self.first}
+        return {**tags, RANGE_START: self.first, RANGE_END: self.last}
 
 
 def launch(
@@ -101,11 +106,21 @@ def launch(
     table, as `ml-assets launch` takes it. `resources` are changes of the declared resources of this launch's workers.
     Raises `NotFound`, `LaunchRefused` and `RunFailed`.
     """
+    return launch_here(project, launchable(project, target, partitions, resources=resources), on_progress)
+
+
+def launch_here(project: Project, what: Launchable, on_progress: Callable[[str], None]) -> Finished:
+    """Launch `what` in this process. Raises `LaunchRefused`, `RunFailed`, and the errors of its preparation."""
     if threading.current_thread() is not threading.main_thread():
         raise LaunchRefused("launch in the main thread of a process: Python gives Ctrl-C to no other thread")
-    what = launchable(project, target, partitions, resources=resources)
+    what.prepare()
     return materialize(
-        project, what.keys, partition=what.first, last=what.last, tags=what.tags, on_progress=on_progress
+        project,
+        what.keys,
+        partition=what.first,
+        last=what.last,
+        tags={**what.tags, **what.own_tags},
+        on_progress=on_progress,
     )
 
 

@@ -11,7 +11,7 @@ import dagster as dg
 
 from ml_assets.components.behind import TABLES
 from ml_assets.components.feature_table import is_online
-from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, SETTINGS_DIGEST
+from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, RESTORED, SETTINGS_DIGEST
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.context.errors import LaunchRefused
@@ -33,6 +33,10 @@ from ml_assets.model.steps.window import ColumnChange, changes_since
 if TYPE_CHECKING:
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
     from ml_assets.extras.tuning.chosen import Chosen
+
+
+_LOOKED_AT = 50
+"""Newest checkpoints of a partition that a plan looks at."""
 
 
 @dataclass(frozen=True)
@@ -249,12 +253,17 @@ def _initial(project: Project, spec: TrainingPipelineSpec, window: Sequence[str]
 
 
 def _newest_checkpoint(project: Project, spec: TrainingPipelineSpec, partition: str) -> dict[str, Any]:
-    """Return the metadata of the partition's newest checkpoint, as plain values."""
+    """Return the metadata of the partition's newest checkpoint, as plain values.
+
+    A training that began with a checkpoint of another one does not count: no launch of the declared model finds it.
+    """
     newest = project.instance.fetch_materializations(
-        dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=1
+        dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=_LOOKED_AT
     ).records
-    event = newest[0].asset_materialization if newest else None
-    return {name: one.value for name, one in event.metadata.items()} if event else {}
+    for one in newest:
+        if (event := one.asset_materialization) is not None and RESTORED not in event.metadata:
+            return {name: value.value for name, value in event.metadata.items()}
+    return {}
 
 
 def _first_possible(graph: "BaseAssetGraph", spec: TrainingPipelineSpec) -> str | None:

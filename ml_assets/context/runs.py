@@ -3,15 +3,16 @@
 Not here: launching (`context.launch`), runs of MLflow (`resources.tracking.tracker`).
 """
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Literal
+from typing import Any, Literal
 
 import dagster as dg
 
 from ml_assets.components.behind import TABLES
-from ml_assets.components.metadata import TRAINS, partition_of
+from ml_assets.components.metadata import RESTORES, TRAINS, partition_of
 from ml_assets.components.training_pipeline import CHECKPOINT, TRAINING_SET
 from ml_assets.context.checkpoints import ListedCheckpoint, listed
 from ml_assets.context.errors import NotFound
@@ -58,6 +59,8 @@ class ShownRun:
     """Person who stopped it through the API."""
     version: int | None
     """Number of the version that it registered."""
+    restored_from: str
+    """`RUN/STEP` of the checkpoint with which its training began; empty if it began at step 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,6 +103,7 @@ class Runs:
             launched_by=launch.by if launch is not None else None,
             stopped_by=stop.by if stop is not None else None,
             version=next((number for _, number in registered), None),
+            restored_from=_restored_from(run.tags),
         )
 
     def state(self, run_id: str) -> State:
@@ -131,6 +135,13 @@ class Runs:
 
     def checkpoints(self, training: ShownRun) -> Sequence[ListedCheckpoint]:
         """Return the checkpoints of a training, newest first; none before its first. Raises `ArtifactsError`."""
+        found = self.training_set(training)
+        if not found:
+            return ()
+        return listed(self.project.platform.artifacts, training.model, str(found["fingerprint"]))
+
+    def training_set(self, training: ShownRun) -> Mapping[str, Any]:
+        """Return the metadata of a training's set as plain values; empty before the run froze it."""
         made = self.project.instance.fetch_materializations(
             dg.AssetRecordsFilter(
                 dg.AssetKey([training.model, TRAINING_SET]),
@@ -142,9 +153,8 @@ class Runs:
         ).records
         for one in made:
             if one.event_log_entry.run_id == training.id and one.asset_materialization is not None:
-                fingerprint = str(one.asset_materialization.metadata["fingerprint"].value)
-                return listed(self.project.platform.artifacts, training.model, fingerprint)
-        return ()
+                return {name: value.value for name, value in one.asset_materialization.metadata.items()}
+        return {}
 
     def tagged(self, tag: str, value: str) -> dg.DagsterRun | None:
         """Return the newest run with a tag; None if there is none."""
@@ -166,6 +176,14 @@ def _model_of(run: dg.DagsterRun) -> str:
         if len(key.path) == 2 and key.path[1] == CHECKPOINT and key.path[0] not in TABLES:
             return key.path[0]
     return ""
+
+
+def _restored_from(tags: Mapping[str, str]) -> str:
+    try:
+        asked: dict[str, Any] = json.loads(tags.get(RESTORES, "{}"))
+        return f"{asked['run']}/{asked['state']['step']}"
+    except (ValueError, TypeError, KeyError):  # none, or a tag that a person wrote
+        return ""
 
 
 def _moment(seconds: float | None) -> datetime | None:

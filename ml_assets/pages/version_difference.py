@@ -42,7 +42,7 @@ from resources.words import dotted
 
 _CODE = "code of the model"
 """Line of a report's lineage, and setting of a page, with the version of the model's code."""
-_IN_BUNDLES = ("decode", "init_from")
+_IN_BUNDLES = ("decode", "init_from", "restored_from")
 """Settings that only a bundle holds: the version that `init_from` names is also in the report, as initial weights."""
 
 

@@ -52,8 +52,17 @@ def test_the_page_of_the_api_leads_from_a_launch_to_a_promotion(tmp_path: Path) 
     assert '"code":"role_needed","detail":"this needs the role approver, and bob is an operator' in said
     assert '"stage":"canary"' in said
     platform = Platform(Settings(home=tmp_path / "home"))
-    (evaluation,) = platform.ledger.models.evaluations("store_demand")
-    assert (evaluation.by.name, evaluation.launched_in) == ("bob", "pages")
-    standings = releases_of(platform).standings("store_demand")
+    first, again = platform.ledger.models.evaluations("store_demand")
+    assert (first.by.name, first.launched_in) == (again.by.name, again.launched_in) == ("bob", "pages")
+    releases = releases_of(platform)
+    one, two = (releases.store.open(row.bundle_digest).facts.lineage for row in (first, again))
+    assert one.weights_sha256 == two.weights_sha256  # `determinism: bitwise`
+    assert one.fingerprint != two.fingerprint
+    restored = re.fullmatch(r"step (\d+) of training (\w{16})", two.configuration["restored_from"])
+    assert restored is not None
+    assert one.fingerprint.startswith(restored[2])
+    assert re.search(rf'"restored_from":"[0-9a-f-]{{36}}/{restored[1]}"', said), said
+    assert [version.number for version in releases.registry.versions("store_demand")] == [1, 2]
+    standings = releases.standings("store_demand")
     assert standings.canary is not None
     assert (standings.canary.by.name, standings.canary.reason) == ("carol", "first model")

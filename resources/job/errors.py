@@ -61,6 +61,18 @@ def storage_failed(error: OSError, what: str, folder: Path) -> StorageFailed:
     )
 
 
+class CheckpointGone(TrainingFailed):
+    """A training that should begin with a checkpoint of another training finds none: it was deleted, or never made."""
+
+    final = True
+
+
+class CheckpointUnusable(TrainingFailed):
+    """The checkpoint with which a training should begin is damaged, or is being deleted."""
+
+    final = True
+
+
 class AttemptsExhausted(TrainingFailed):
     """Every attempt of the budget failed. The message holds the last exit code and the last log lines."""
 

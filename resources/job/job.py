@@ -42,6 +42,23 @@ class ExitCode(IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
+class RestoredState:
+    """Checkpoint of another training, with which a training begins."""
+
+    training: str
+    """Fingerprint of that training."""
+    step: int
+    """Step of the checkpoint."""
+    state: str
+    """SHA-256 of the names and digests of its files."""
+
+    @property
+    def in_words(self) -> str:
+        """Name of the checkpoint for people: `step 40 of training 0a1b2c3d4e5f6071`."""
+        return f"step {self.step} of training {self.training[:16]}"
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """Complete description of one training."""
 
@@ -84,6 +101,8 @@ class TrainingJob:
     equal text need not compute `loop_version`."""
     packages: dict[str, str] = field(default_factory=dict[str, str])
     """Name → version of `python` and of every installed package that the code of the workers reaches."""
+    restored: RestoredState | None = None
+    """State with which it begins, in place of step 0; None for nearly all trainings."""
 
     @property
     def fingerprint(self) -> str:
@@ -91,6 +110,8 @@ class TrainingJob:
         facts = dataclasses.asdict(self)
         for place in ("partition", "snapshot", "platform_text"):
             del facts[place]
+        if self.restored is None:  # the fingerprint of a training that begins at step 0 does not mention it
+            del facts["restored"]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()
@@ -108,7 +129,13 @@ class TrainingJob:
     def from_document(cls, document: Mapping[str, Any]) -> Self:
         """Read the decoded document of `to_json`."""
         settings = TrainingSettings(**document["settings"])
-        facts: dict[str, Any] = {**document, "arguments": tuple(document["arguments"]), "settings": settings}
+        restored: dict[str, Any] | None = document.get("restored")
+        facts: dict[str, Any] = {
+            **document,
+            "arguments": tuple(document["arguments"]),
+            "settings": settings,
+            "restored": None if restored is None else RestoredState(**restored),
+        }
         return cls(**facts)
 
 

@@ -6,7 +6,8 @@ request with the key finds the run by them, also if this process died between th
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Response
@@ -16,7 +17,7 @@ from ml_assets.context.launch_document import LaunchRequest, TrainingRequest
 from ml_assets.context.runs import ENDED, ShownRun
 from ml_assets.extras.api.frame import ApiParts, Caller, Routes
 from ml_assets.extras.api.problems import ApiRefused
-from ml_assets.extras.api.shapes import RunDocument, RunId
+from ml_assets.extras.api.shapes import RunDocument, RunId, Step
 from ml_assets.extras.governance.proxy.documents import AskedDocument, read_document
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.foundation.links import run_url
@@ -55,7 +56,9 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     def launch(
         asked: LaunchRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RunDocument:
-        run = launcher.launch(asked.target, asked.partitions, asked.resources, caller, idempotency_key)
+        find = partial(parts.context.launchable, asked.target, asked.partitions, resources=asked.resources)
+        asks = (asked.target, asked.partitions, asked.resources)
+        run = launcher.launch(find, asks, caller, idempotency_key)
         response.headers["Location"] = f"/api/v1{PIPELINES}/{run.id}"
         return run
 
@@ -63,7 +66,23 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     def train(
         asked: TrainingRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RunDocument:
-        run = launcher.launch(asked.model, asked.partition, asked.resources, caller, idempotency_key)
+        find = partial(parts.context.launchable, asked.model, asked.partition, resources=asked.resources)
+        asks = (asked.model, asked.partition, asked.resources)
+        run = launcher.launch(find, asks, caller, idempotency_key)
+        response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
+        return run
+
+    @routes.add(
+        "POST",
+        f"{TRAININGS}/{{id}}/checkpoints/{{step}}/restore",
+        summary="Train on from a checkpoint, as a new training",
+        **launches,
+    )
+    def restore(
+        id: RunId, step: Step, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> RunDocument:
+        find = partial(parts.context.restorable, id, step)
+        run = launcher.launch(find, (f"{TRAININGS}/{id}", step), caller, idempotency_key)
         response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
         return run
 
@@ -106,22 +125,12 @@ class _Launcher:
         )
 
     def launch(
-        self,
-        target: str,
-        partitions: str | None,
-        resources: str | None,
-        caller: PageVisitor,
-        key: str | None,
+        self, find: Callable[[], Launchable], asks: Sequence[object], caller: PageVisitor, key: str | None
     ) -> RunDocument:
-        """Launch a run, or return the one that was launched with this key."""
-        with self._parts.declared:
-            what = self._parts.context.launchable(target, partitions, resources=resources)
+        """Launch what `find` returns, or return the run that was launched with this key for the same request."""
         if key is None:
-            return self._launched(what, {}, caller)
-        tags = {
-            KEY_TAG: _digest(caller.person.account, key),
-            REQUEST_TAG: _digest(target, partitions, resources),
-        }
+            return self._launched(find, {}, caller)
+        tags = {KEY_TAG: _digest(caller.person.account, key), REQUEST_TAG: _digest(*asks)}
         # Requests with one key come one after another, at all processes of the API.
         with self._ledger.turn(f"api/{tags[KEY_TAG][:2]}", TURN_SECONDS):
             known = self._parts.context.runs.tagged(KEY_TAG, tags[KEY_TAG])
@@ -138,15 +147,20 @@ class _Launcher:
                 run = self._parts.context.runs.show(run.id)
             # A run without a launcher has ended: it was stopped because the ledger could not record the launch.
             return (
-                self._launched(what, tags, caller)
+                self._launched(find, tags, caller)
                 if run is None or run.launched_by is None
                 else self.shown(run)
             )
 
-    def _launched(self, what: Launchable, own_tags: Mapping[str, str], caller: PageVisitor) -> RunDocument:
+    def _launched(
+        self, find: Callable[[], Launchable], own_tags: Mapping[str, str], caller: PageVisitor
+    ) -> RunDocument:
+        with self._parts.declared:
+            what = find()
         webserver = self._parts.webserver
         document = read_document(_LAUNCH, {"params": self._params(what, own_tags)}, None)
-        webserver.require_allowed(document.mutations[0], caller, ours=own_tags)
+        webserver.require_allowed(document.mutations[0], caller, ours={*own_tags, *what.own_tags})
+        what.prepare()
         _, content = webserver.launch(document, caller)
         answer: dict[str, Any] = (content.get("data") or {}).get("launchRun") or {}
         if answer.get("__typename") != "LaunchRunSuccess":

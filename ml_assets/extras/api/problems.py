@@ -21,6 +21,7 @@ from ml_assets.extras.governance.sessions import PageRefused
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.release.releases import DecisionRefused
 from resources.artifacts import ArtifactMissing, ArtifactsUnavailable
+from resources.job.errors import CheckpointGone
 from resources.lake import LakeBusy, LakeUnavailable, RefNotFound
 from resources.launcher.resource_profile import ProfileRefused
 from resources.ledger import IdentityNeeded, IdentityRefused, LedgerBusy, LedgerUnavailable, NotPrintable
@@ -42,6 +43,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (KeyRefused, 422),
     (NotPrintable, 422),
     (TrackedMissing, 404),
+    (CheckpointGone, 404),
     (TrackerRefused, 422),
     (DecisionRefused, 409),
     (LedgerBusy, 503),

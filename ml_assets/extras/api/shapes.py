@@ -27,6 +27,7 @@ Key = Annotated[str, Path(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.:-]*$", max_length=4
 Number = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[1])]
 RunId = Annotated[str, Path(pattern=r"^[0-9a-f-]{8,64}$", examples=["0d3c5d9e-4f7e-4c0e-9d0a-3f1f5a1c2b3d"])]
 TrackedId = Annotated[str, Path(pattern=r"^[0-9a-f]{8,64}$", examples=["9c1c2b3d4e5f60718293a4b5c6d7e8f9"])]
+Step = Annotated[int, Path(ge=1, le=2**31 - 1, examples=[40])]
 Limit = Annotated[int, Query(ge=1, le=MOST_ITEMS, description="Most items of the page.")]
 Cursor = Annotated[
     str, Query(max_length=500, description="`next` of the page before; empty for the first page.")
@@ -61,6 +62,9 @@ class RunDocument(Shape):
     launched_by: str | None = Field(description="Person who launched it through API or proxy.")
     stopped_by: str | None
     version: int | None = Field(description="Version that it registered.")
+    restored_from: str = Field(
+        description="`RUN/STEP` of the checkpoint with which its training began; empty for step 0."
+    )
     page: str = Field(description="Its page in Dagster.")
 
 

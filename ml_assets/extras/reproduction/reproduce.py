@@ -133,7 +133,9 @@ def reproduce(
         artifacts = FolderArtifacts(Path(scratch) / "artifacts")
         if initial is not None:
             hand_over(initial.weights, artifacts, "training")
-        result = LocalLauncher().run(job, artifacts.folder("training"), lambda _: None, on_log)
+        # A restored training is repeated from its first step: that also shows that its state was of this training.
+        whole = dataclasses.replace(job, restored=None)
+        result = LocalLauncher().run(whole, artifacts.folder("training"), lambda _: None, on_log)
         compared = tuple(
             _compared(spec, reader, keys, row, snapshot, job, result, bundle, BundleStore(artifacts))
         )

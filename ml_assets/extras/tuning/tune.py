@@ -282,7 +282,7 @@ def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
         **{
             name: f"{value}"
             for name, value in job.items()
-            if name not in (*parts, "snapshot", "platform_text")
+            if name not in (*parts, "snapshot", "platform_text", "restored")
         },
     }
 

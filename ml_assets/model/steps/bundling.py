@@ -116,6 +116,7 @@ def _lineage(
             "training": job.settings.identity,
             "seed": job.seed,
             **({} if spec.model.init_from is None else {"init_from": spec.model.init_from}),
+            **({} if job.restored is None else {"restored_from": job.restored.in_words}),
             **({"weight": snapshot.weight} if snapshot.weight else {}),
             **({"decode": job.decode} if job.decode else {}),
         },

@@ -220,9 +220,16 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> ModelFacts:
         seed=job.seed,
         study="" if training_set.choice is None else training_set.choice.source,
         values_from=training_set.values_from,
-        begins_with="" if training_set.initial is None else training_set.initial.version,
+        begins_with=_begins_with(training_set),
         seen=f"{training_set.seen}",
     )
+
+
+def _begins_with(training_set: TrainingSet) -> str:
+    """Return the checkpoint or the version whose weights a training begins with; empty for random weights."""
+    if (restored := training_set.job.restored) is not None:
+        return restored.in_words
+    return "" if training_set.initial is None else training_set.initial.version
 
 
 def _split_rows(snapshot: Snapshot) -> Iterator[SplitRows]:

@@ -95,7 +95,9 @@ def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None, choice: 
     study counts, too: another result with the same values gives the same weights, and is another origin of them.
     """
     job = job or training_job(spec.with_choice(choice), "", Path(), "")
-    without_data = dataclasses.replace(job, snapshot_digest="", initial_weights="", schema_hash="")
+    without_data = dataclasses.replace(
+        job, snapshot_digest="", initial_weights="", schema_hash="", restored=None
+    )
     chosen = (spec.features.model_dump_json(), spec.window.model_dump_json(), spec.model.init_from or "")
     chosen += () if spec.evaluation.group is None else (spec.evaluation.group,)
     chosen += () if choice is None else (choice.source,)
@@ -108,6 +110,31 @@ _PARTS_OF_A_JOB = {
     "the settings": ("objective", "hyperparameters", "arguments", "seed", "settings"),
 }
 """Parts of a training, named for people → fields of the job."""
+_DATA_OF_A_JOB = {
+    "the rows": ("snapshot_digest", "schema_hash"),
+    "the version that it begins with": ("initial_weights",),
+}
+"""Data of a training, named for people → fields of the job."""
+
+
+class RestoreRefused(BuildRefused):
+    """A checkpoint cannot be continued exactly: rows, code or settings differ from those of its training."""
+
+
+def require_same_training(job: TrainingJob, origin: TrainingJob) -> None:
+    """Raise `RestoreRefused`, which names the changed parts, if a checkpoint of `origin` is not a state of `job`."""
+    if (
+        dataclasses.replace(job, restored=None).fingerprint
+        == dataclasses.replace(origin, restored=None).fingerprint
+    ):
+        return
+    parts = {**_PARTS_OF_A_JOB, **_DATA_OF_A_JOB}
+    changed = [what for what, of in parts.items() if any(getattr(job, f) != getattr(origin, f) for f in of)]
+    raise RestoreRefused(
+        f"{job.model} {job.partition} cannot begin with a checkpoint of training {origin.fingerprint[:16]}: "
+        f"{' and '.join(changed)} changed since. A checkpoint is the state of one configuration on the same rows. "
+        f"Undo the change, or train anew: ml-assets launch {job.model} {job.partition}"
+    )
 
 
 class DeclarationChanged(BuildRefused):

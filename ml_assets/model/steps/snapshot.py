@@ -1,5 +1,6 @@
 """Step 2: freeze the training input, keep it from garbage collection, and describe the job."""
 
+import dataclasses
 from collections.abc import Generator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -23,11 +24,12 @@ from ml_assets.model.release.bundle_store import tokens_of
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
-from ml_assets.model.steps.identity import settings_digest, training_job
+from ml_assets.model.steps.identity import require_same_training, settings_digest, training_job
 from ml_assets.model.steps.search_space import Choice
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult
 from ml_assets.model.steps.values import InitialVersion, TrainingSet, ValidatedWindow
+from resources.job.job import RestoredState
 from resources.platform import Platform
 from resources.pool import PartitionPool
 
@@ -59,10 +61,12 @@ def take_snapshot(
     validated: ValidatedWindow,
     run_id: str,
     chosen: Chosen | None = None,
+    restored: RestoredState | None = None,
 ) -> tuple[TrainingSet, Snapshot]:
     """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
 
-    The job has the values of `chosen`; without them, the declared values.
+    The job has the values of `chosen`; without them, the declared values. It begins with the state `restored`, if the
+    training of that state is the same otherwise. Raises `RestoreRefused` if it is not, and `CheckpointGone`.
     """
     choice = None if chosen is None else chosen.choice
     initial = initial_of(spec, platform)
@@ -73,6 +77,11 @@ def take_snapshot(
     job = training_job(
         spec.with_choice(choice), partition, snapshot.folder, snapshot.digest, weights, snapshot.schema_hash
     )
+    if restored is not None:
+        from ml_assets.model.training.checkpoint.restored import job_of  # loads torch
+
+        require_same_training(job, job_of(platform.artifacts, spec.name, restored.training))
+        job = dataclasses.replace(job, restored=restored)
     window = TableReader(platform.lake, validated.commit).objects_digest(validated.table, validated.keys)
     branch = keep_branch(job.fingerprint, window)
     page = run_url(platform.settings.ui_url, run_id)

@@ -86,6 +86,10 @@ def train_model(
         platform.artifacts.pull(name, [EVENTS])
     if training_set.initial is not None:
         _hand_over(training_set.initial, platform, name)
+    if job.restored is not None:
+        from ml_assets.model.training.checkpoint.restored import hand_over_state  # loads torch
+
+        hand_over_state(platform.artifacts, job, job.restored)
     profile = spec.resources.of(job.partition, resources)
     record_launch(platform, job, run_id)
     facts = tracking_facts(spec, platform, training_set, profile, study)
@@ -187,6 +191,7 @@ def tracking_facts(
             "world_size": str(settings.workers),
             "artifacts": platform.artifacts.address(training_folder_name(job)),
             **({} if initial is None else {"init_from": initial.version}),
+            **({} if job.restored is None else {"restored_from": job.restored.in_words}),
             **({} if choice is None else {"study": choice.source}),
             **platform.launcher.facts(profile),
             **environment_facts(ROOT, platform.settings.commit),

@@ -30,7 +30,7 @@ from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.checkpoint.parts import INDEX, Like, State, read
 from resources.artifacts import ArtifactMissing, ArtifactsRefused
 from resources.files import sync
-from resources.job.errors import StorageFailed, storage_failed
+from resources.job.errors import InputChanged, StorageFailed, storage_failed
 from resources.job.events import EVENTS
 from resources.job.job import TrainingJob
 
@@ -63,10 +63,15 @@ class CommitMarker:
         """Read the marker in `folder`. Raises `CheckpointDamaged`, also for a marker of another version of this
         software."""
         try:
-            facts: dict[str, Any] = json.loads((folder / COMMIT).read_bytes())
-            return cls(**facts)
+            return cls.from_bytes((folder / COMMIT).read_bytes())
         except (OSError, ValueError, TypeError) as error:
             raise CheckpointDamaged(f"{folder}: {error}") from error
+
+    @classmethod
+    def from_bytes(cls, content: bytes) -> Self:
+        """Inverse of `to_bytes`. Raises `ValueError` or `TypeError` for another document."""
+        facts: dict[str, Any] = json.loads(content)
+        return cls(**facts)
 
 
 def reasons_to_keep(
@@ -105,8 +110,12 @@ class Checkpoints:
     previous call. Until `count`, earlier checkpoints stay as they were. All methods raise `StorageFailed`.
     """
 
-    def __init__(self, folder: Path, keep: int, fingerprint: str) -> None:
-        """`fingerprint` is the job's: a checkpoint of another fingerprint is refused."""
+    def __init__(self, folder: Path, keep: int, fingerprint: str, *, begins_at: int = 0) -> None:
+        """`fingerprint` is the job's: a checkpoint of another fingerprint is refused.
+
+        A training that begins at the step `begins_at` has a checkpoint of it from its start.
+        """
+        self._begins_at = begins_at
         self._folder = folder / _FOLDER
         self._fingerprint = fingerprint
         self._began_from = 0
@@ -185,8 +194,14 @@ class Checkpoints:
 
     def newest_good(self) -> int | None:
         """Return the newest step whose checkpoint and best checkpoint are both intact; None if there is none. Both are
-        verified, and the newest one is then on this machine."""
+        verified, and the newest one is then on this machine.
+
+        Raises `InputChanged` if a training that begins at a later step than 0 has none: to begin at step 0 would make
+        another training of it.
+        """
         for step in self.steps():
+            if step < self._begins_at:  # its best weights until then
+                continue
             try:
                 best_step = self.examine(step)
                 if best_step not in (0, step):
@@ -201,6 +216,11 @@ class Checkpoints:
                 self.let_go(step)
             else:
                 return step
+        if self._begins_at:
+            raise InputChanged(
+                f"the state of step {self._begins_at}, with which this training begins, is gone from {self._folder} or "
+                "damaged: delete that folder, then restore it once more from the training that it comes from"
+            )
         return None
 
     def examine(self, step: int) -> int:
@@ -259,14 +279,19 @@ def checkpoints_of(job: TrainingJob, folder: Path, mirror: Mirror | None) -> Che
     """Return the checkpoints of `job`: in its folder, or in the store if there is a mirror, since a pod's disk is
     lost."""
     facts = (folder, job.settings.keep_checkpoints, job.fingerprint)
-    return Checkpoints(*facts) if mirror is None else StoredCheckpoints(*facts, mirror)
+    begins_at = 0 if job.restored is None else job.restored.step
+    if mirror is None:
+        return Checkpoints(*facts, begins_at=begins_at)
+    return StoredCheckpoints(*facts, mirror, begins_at=begins_at)
 
 
 class StoredCheckpoints(Checkpoints):
     """Checkpoints behind a `Mirror`. `folder` holds only what was fetched for reading."""
 
-    def __init__(self, folder: Path, keep: int, fingerprint: str, mirror: Mirror) -> None:
-        super().__init__(folder, keep, fingerprint)
+    def __init__(
+        self, folder: Path, keep: int, fingerprint: str, mirror: Mirror, *, begins_at: int = 0
+    ) -> None:
+        super().__init__(folder, keep, fingerprint, begins_at=begins_at)
         self.mirror = mirror
         self._best_steps: dict[int, int] = {}
         """Stored checkpoints with a commit marker: step → step of the best one at that time."""

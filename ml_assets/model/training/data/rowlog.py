@@ -2,6 +2,7 @@
 
     rows/attempt-001-rank-0.bin      per step: step, number of rows, the rows (little-endian uint32 each)
     rows/attempt-001-rank-0-1.bin    the part after the first cut
+    rows/attempt-000-rank-0.bin      of a restored training: the rows of the training that it comes from
 
 Each checkpoint cuts the log and stores the complete part elsewhere, so no part is sent twice. A killed worker loses no
 record: each record is a single `write`, which the kernel then holds. A step that was repeated after a resume is in the
@@ -65,10 +66,28 @@ class RowLog:
 
     def write(self, step: int, rows: NDArray[np.int64]) -> None:
         """Record the rows of one step. Raises `OSError` if the disk is full."""
-        record = np.empty(len(rows) + 2, dtype=_WORD)
-        record[0], record[1], record[2:] = step, len(rows), rows
-        if os.write(self._descriptor, record.tobytes()) < record.nbytes:
+        record = _record(step, rows)
+        if os.write(self._descriptor, record) < len(record):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), self._file)
+
+
+def _record(step: int, rows: NDArray[Any]) -> bytes:
+    record = np.empty(len(rows) + 2, dtype=_WORD)
+    record[0], record[1], record[2:] = step, len(rows), rows
+    return record.tobytes()
+
+
+RESTORED_ROWS = "rows/attempt-000-rank-0.bin"
+"""Log of the rows from which a restored training had learned before its first attempt."""
+
+
+def copy_rows(folder: Path, before: int, target: Path) -> None:
+    """Write the rows from which the training in `folder` learned in its steps below `before` to the file `target`."""
+    newest = _newest_attempts(folder)
+    with target.open("wb") as file:
+        for taken in read_rows(folder):
+            if taken.step < before and taken.attempt == newest[taken.step]:
+                file.write(_record(taken.step, taken.rows))
 
 
 def read_rows(folder: Path) -> Iterator[TakenRows]:
@@ -111,9 +130,7 @@ def learned_epochs(folder: Path, steps_per_epoch: int) -> dict[int, Epoch]:
 
     If a step ran more than once, the newest attempt counts, whatever its world size.
     """
-    newest: dict[int, int] = {}
-    for taken in read_rows(folder):
-        newest[taken.step] = max(newest.get(taken.step, 0), taken.attempt)
+    newest = _newest_attempts(folder)
     epochs: dict[int, Epoch] = {}
     for taken in read_rows(folder):
         if taken.attempt == newest[taken.step]:
@@ -122,6 +139,14 @@ def learned_epochs(folder: Path, steps_per_epoch: int) -> dict[int, Epoch]:
             rows.append(taken.rows)
             epochs[number] = Epoch(rows, max(last_attempt, taken.attempt))
     return epochs
+
+
+def _newest_attempts(folder: Path) -> dict[int, int]:
+    """Return step → the newest attempt that took it."""
+    newest: dict[int, int] = {}
+    for taken in read_rows(folder):
+        newest[taken.step] = max(newest.get(taken.step, 0), taken.attempt)
+    return newest
 
 
 @dataclass(frozen=True, kw_only=True)
