@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ml_assets.context.plan import LaunchPlan
     from ml_assets.context.prediction import ComingPrediction
     from ml_assets.context.runs import Runs
+    from ml_assets.context.studies import ShownStudy
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
@@ -335,6 +336,12 @@ class Context:
         from ml_assets.context.runs import Runs
 
         return Runs(self.project)
+
+    def study(self, run_id: str) -> "ShownStudy":
+        """Return the study of hyperparameters that a run is, with its trials. Raises `NotFound` and `StudyChanged`."""
+        from ml_assets.context.studies import study_of
+
+        return study_of(self.project, run_id)
 
     @cached_property
     def env(self) -> "Environments":

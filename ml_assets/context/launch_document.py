@@ -43,6 +43,17 @@ class LaunchRequest(_Launch):
     )
 
 
+class StudyRequest(_Launch):
+    """Study of a model: the search that its section `tuning` declares, on the newest window.
+
+    Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the validation loss.
+    """
+
+    model_config = ConfigDict(json_schema_extra={"examples": [{"model": "store_demand"}]})
+
+    model: str = Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$", max_length=100)
+
+
 class TrainingRequest(_Launch):
     """Training of a model: validation, training set, training, evaluation and registration."""
 

@@ -3,6 +3,7 @@
 No daemon runs, so a launched run stays queued: what a launch does to Dagster and the ledger is seen at once.
 """
 
+import json
 import os
 import subprocess
 import sys
@@ -98,8 +99,8 @@ def running_api(home: Path) -> Generator[ServedApi]:
 
 
 @contextmanager
-def serving_definitions(settings: Settings) -> Generator[str]:
-    """Run Dagster's webserver over the project's `store_demand`, without a daemon; yield its address."""
+def serving_definitions(settings: Settings, model: str = "store_demand") -> Generator[str]:
+    """Run Dagster's webserver over a model of the project, without a daemon; yield its address."""
     port, home = free_port(), settings.dagster_home
     with (home / "webserver.log").open("wb") as log:
         process = subprocess.Popen(
@@ -111,7 +112,7 @@ def serving_definitions(settings: Settings) -> Generator[str]:
             | {
                 "DAGSTER_HOME": str(home),
                 "ML_ASSETS_HOME": str(settings.home),
-                "ML_ASSETS_ONLY": '["store_demand"]',
+                "ML_ASSETS_ONLY": json.dumps([model]),
             },
             stdout=log,
             stderr=subprocess.STDOUT,

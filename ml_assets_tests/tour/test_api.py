@@ -63,6 +63,8 @@ def test_the_page_of_the_api_leads_from_a_launch_to_a_promotion(tmp_path: Path) 
     assert one.fingerprint.startswith(restored[2])
     assert re.search(rf'"restored_from":"[0-9a-f-]{{36}}/{restored[1]}"', said), said
     assert [version.number for version in releases.registry.versions("store_demand")] == [1, 2]
+    assert '"state":"failed"' in said
+    assert "materialize features/flight_departures first" in said
     standings = releases.standings("store_demand")
     assert standings.canary is not None
     assert (standings.canary.by.name, standings.canary.reason) == ("carol", "first model")

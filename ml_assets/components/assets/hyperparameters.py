@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 HYPERPARAMETERS = "hyperparameters"
 """Last part of the asset's key."""
+RESULT_DIGEST = "study_result"
+"""Metadata of the asset: digest of the study's result."""
 _GROUP = "studies"
 """Group of all studies: "Materialize all" of a pipeline's group must not run a search that costs many trainings."""
 
@@ -114,7 +116,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         "hours": readable(result.spent.hours),
         "worker hours": readable(result.spent.worker_hours),
         "study": result.study,
-        "study_result": result.digest,
+        RESULT_DIGEST: result.digest,
         "name in Optuna": result.name,
         **report_facts(page, stored.report_file),
         "document": dg.MetadataValue.text(stored.document),

@@ -13,11 +13,19 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 
 from ml_assets.context.launch import Launchable
-from ml_assets.context.launch_document import LaunchRequest, TrainingRequest
+from ml_assets.context.launch_document import LaunchRequest, StudyRequest, TrainingRequest
 from ml_assets.context.runs import ENDED, ShownRun
+from ml_assets.context.studies import ShownTrial, study_target
 from ml_assets.extras.api.frame import ApiParts, Caller, Routes
 from ml_assets.extras.api.problems import ApiRefused
-from ml_assets.extras.api.shapes import RunDocument, RunId, Step
+from ml_assets.extras.api.shapes import (
+    RunDocument,
+    RunId,
+    Step,
+    StudyDocument,
+    TrialDocument,
+    number_or_none,
+)
 from ml_assets.extras.governance.proxy.documents import AskedDocument, read_document
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.foundation.links import run_url
@@ -26,7 +34,7 @@ TURN_SECONDS = 30.0
 """Longest wait for another request with the same key."""
 KEY_TAG, REQUEST_TAG = "ml_assets/idempotency_key", "ml_assets/request"
 """Tags of a run: SHA-256 of the account and its key, and of the request."""
-PIPELINES, TRAININGS = "/pipelines/runs", "/training-runs"
+PIPELINES, TRAININGS, STUDIES = "/pipelines/runs", "/training-runs", "/hpo/studies"
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -86,6 +94,21 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
         response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
         return run
 
+    @routes.add("POST", STUDIES, summary="Search hyperparameters, as the model declares it", **launches)
+    def search(
+        asked: StudyRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> StudyDocument:
+        find = partial(parts.context.launchable, study_target(asked.model), resources=asked.resources)
+        run = launcher.launch(find, (STUDIES, asked.model, asked.resources), caller, idempotency_key)
+        response.headers["Location"] = f"/api/v1{STUDIES}/{run.id}"
+        return launcher.study(run.id)
+
+    @routes.add(
+        "GET", f"{STUDIES}/{{id}}", role="viewer", summary="A study, and its trials", refuses=(404, 409)
+    )
+    def study(id: RunId) -> StudyDocument:
+        return launcher.study(id)
+
     _add_run(routes, launcher, PIPELINES, parts.context.runs.show)
     _add_run(routes, launcher, TRAININGS, parts.context.runs.training)
 
@@ -122,6 +145,19 @@ class _Launcher:
                 "stopped_by": run.stopped_by and run.stopped_by.name,
                 "page": run_url(self._parts.context.project.settings.ui_url, run.id),
             }
+        )
+
+    def study(self, run_id: str) -> StudyDocument:
+        """Return a study as an answer."""
+        found = self._parts.context.study(run_id)
+        return StudyDocument(
+            run=self.shown(found.run),
+            model=found.model,
+            metric=found.metric,
+            direction=found.direction,
+            trials=[TrialDocument(**_trial(one)) for one in found.trials],
+            chosen=found.chosen,
+            because=found.because,
         )
 
     def launch(
@@ -209,6 +245,11 @@ class _Launcher:
             said = str(answer.get("message") or content)[:400]
             raise ApiRefused(409, "dagster_refused", f"Dagster did not stop the run {run.id}: {said}")
         return self.shown(self._parts.context.runs.show(run.id))
+
+
+def _trial(one: ShownTrial) -> dict[str, Any]:
+    loss = None if one.loss is None else number_or_none(one.loss)
+    return vars(one) | {"parameters": dict(one.parameters), "loss": loss}
 
 
 def _digest(*facts: object) -> str:

@@ -68,6 +68,31 @@ class RunDocument(Shape):
     page: str = Field(description="Its page in Dagster.")
 
 
+class TrialDocument(Shape):
+    """Trial of a study."""
+
+    number: int
+    state: Literal["running", "finished", "paused", "failed"]
+    parameters: dict[str, Any] = Field(description="Values that it tries; empty while its study runs.")
+    loss: float | None = Field(description="Value of the study's metric, the best so far.")
+    step: int = Field(description="Newest step.")
+    why: str = Field(description="Reason of a failure or of a pause.")
+
+
+class StudyDocument(Shape):
+    """Study of hyperparameters."""
+
+    run: RunDocument
+    model: str
+    metric: str = Field(description="Metric by which trials are compared.")
+    direction: str = Field(description="`minimize`: less is better.")
+    trials: list[TrialDocument] = Field(
+        description="By number; while the study runs, those of its newest 10,000 points."
+    )
+    chosen: int | None = Field(description="Number of the chosen trial; null before there is a result.")
+    because: str = Field(description="Reason of the choice.")
+
+
 class StageRequest(Shape):
     """Decision about a version. `approved` and `rejected` are reviews of its newest evaluation, and leave its stage.
     `production` promotes: by the rules in force, the version may become the canary first. `archived` is final."""

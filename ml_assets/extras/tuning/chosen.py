@@ -84,6 +84,14 @@ def results_of(platform: Platform, model: str) -> list[KnownResult]:
     ]
 
 
+def stored_result(platform: Platform, model: str, digest: str) -> StudyResult:
+    """Return the result of a study by its digest. Raises `StudyChanged` if it is gone or was changed."""
+    for one in results_of(platform, model):
+        if one.name == digest[:12]:
+            return _read(platform, model, one)
+    raise StudyChanged(f"the result {digest[:12]} of a study is gone. {_AGAIN.format(model)}")
+
+
 def chosen_for(spec: PipelineSpec, platform: Platform, window: Sequence[str]) -> Chosen | None:
     """Return the values of a training of `spec` on the partitions `window`; None if it declares no study.
 
