@@ -72,7 +72,7 @@ def values_schema() -> Schema:
             images=_keys(["platform", "trainer"], platform=IMAGE, trainer=IMAGE, pullSecrets=_list(NAME)),
             settings=_settings(),
             secrets=_keys(platform=NAME, trainers=NAME),
-            accounts=_keys(dagster=account, run=account, pruner=account, trainer=account),
+            accounts=_keys(dagster=account, run=account, pruner=account, trainer=account, api=account),
             platform=_keys(**where),
             webserver=sized,
             daemon=sized,
@@ -100,6 +100,7 @@ def values_schema() -> Schema:
             oauth2Proxy=_keys(
                 enabled=FLAG, image=OPTIONAL_IMAGE, issuer={"type": "string"}, secret=NAME, **sized["properties"]
             ),
+            api=_keys(enabled=FLAG, **sized["properties"]),
             ray=_keys(enabled=FLAG, head=sized, workers=COUNT, tasks=COUNT, worker=sized),
             prepare=FLAG,
             # Helm's own, for a chart that has this one as a part.

@@ -31,6 +31,7 @@ ACCEPTED = {
     ("container-image-pull-policy", "*"): "images by digest: another pull gets the same bits",
     ("pod-probes-identical", "webserver"): "the page tells both; liveness has patience of two minutes",
     ("pod-probes-identical", "proxy"): "as of the webserver",
+    ("pod-probes-identical", "api"): "as of the webserver",
     ("networkpolicy-targets-pod", "workers"): "the launcher makes these pods",
     ("networkpolicy-targets-pod", "servers-of-workers"): "the launcher makes these pods",
     ("networkpolicy-targets-pod", "metrics"): "the launcher makes these pods",
@@ -250,7 +251,7 @@ def test_each_value_changes_an_object(helm: Path, path: str, value: Any) -> None
     assert all_of_git() != objects(helm, merged(EVERY_OPTION, change))
 
 
-def test_only_the_proxy_reaches_the_webserver(helm: Path) -> None:
+def test_only_proxy_and_api_reach_the_webserver(helm: Path) -> None:
     def entries(values: Values, app: str) -> list[Any]:
         """Return the peers and ports of each rule that lets somebody in to the pods of `app`."""
         policies = [one["spec"] for one in objects(helm, values) if one["kind"] == "NetworkPolicy"]
@@ -266,6 +267,11 @@ def test_only_the_proxy_reaches_the_webserver(helm: Path) -> None:
     both = {"proxy": {"enabled": True}, "oauth2Proxy": {"enabled": True}}
     assert entries({}, "webserver") == [(ingress, 3000)]
     assert entries({"proxy": both["proxy"]}, "webserver") == entries(both, "webserver") == [(own, 3000)]
+    with_api = {"proxy": both["proxy"], "api": {"enabled": True}}
+    of_api = [{"podSelector": {"matchLabels": {"app": "api"}}}]
+    assert entries(with_api, "webserver") == [(own, 3000), (of_api, 3000)]
+    assert entries({"api": {"enabled": True}}, "webserver") == [(of_api, 3000), (ingress, 3000)]
+    assert entries(with_api, "api") == [(ingress, 3002)]
     assert entries({"proxy": both["proxy"]}, "proxy") == [(ingress, 3000)]
     assert entries(both, "proxy") == [(ingress, 4180)]
 
@@ -281,6 +287,17 @@ def test_only_the_proxy_reaches_the_webserver(helm: Path) -> None:
 def test_a_proxy_without_what_it_needs_is_refused(helm: Path, values: Values, named: str) -> None:
     with pytest.raises(Refused, match=named):
         objects(helm, merged({"proxy": {"enabled": True}}, values))
+
+
+def test_the_api_has_an_account_without_rights_and_without_a_token(helm: Path) -> None:
+    found = objects(helm, {"api": {"enabled": True}})
+    pod = one_of(found, "Deployment", "api")["spec"]["template"]["spec"]
+    assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("api", False)
+    bound = [one["subjects"] for one in found if one["kind"] == "RoleBinding"]
+    assert "api" not in {subject["name"] for subjects in bound for subject in subjects}
+    (container,) = pod["containers"]
+    probes = [container[f"{name}Probe"]["httpGet"] for name in ("readiness", "startup", "liveness")]
+    assert probes == [{"path": "/health", "port": 3002}] * 3
 
 
 def test_secrets_of_the_oidc_client_are_only_references(helm: Path) -> None:

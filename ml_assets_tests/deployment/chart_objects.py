@@ -23,10 +23,10 @@ def chart_object(kind: str, name: str) -> Document:
 
 
 def pods_of_dagster() -> dict[str, Document]:
-    """Return the pods of webserver, daemon and code location, by name. Ray and the proxy are options."""
+    """Return the pods of webserver, daemon and code location, by name. Ray, the proxy and the API are options."""
     deployments = chart_objects("Deployment")
     pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in deployments}
-    return {name: pod for name, pod in pods.items() if not name.startswith(("ray-", "proxy"))}
+    return {name: pod for name, pod in pods.items() if not name.startswith(("ray-", "proxy", "api"))}
 
 
 def settings_of_dagster() -> Document:

@@ -8,6 +8,7 @@ from ml_assets.foundation.checkout import ROOT
 KINDS = {
     "webserver": ({"app": "webserver"}, TEAM),
     "proxy": ({"app": "proxy"}, TEAM),
+    "API": ({"app": "api"}, TEAM),
     "daemon": ({"app": "daemon"}, TEAM),
     "code location": ({"app": "code-location"}, TEAM),
     "a run": ({"dagster/run-id": "1"}, TEAM),
