@@ -6,6 +6,7 @@ An event's id is the place of its point among Dagster's events. A client that lo
 
 import asyncio
 import json
+import logging
 import time
 from collections.abc import AsyncIterator, Mapping
 from functools import partial
@@ -19,7 +20,9 @@ from ml_assets.context.runs import ENDED, MetricsPoint, ShownRun
 from ml_assets.extras.api.frame import ApiParts, Caller, Routes, in_thread
 from ml_assets.extras.api.shapes import CheckpointDocument, RunId, number_or_none
 from ml_assets.extras.governance.proxy.persons import PageVisitor
+from resources.words import has_remedy
 
+_LOG = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 COMMENT_SECONDS = 15.0
 """Longest silence of a stream. Proxies close connections on which nothing comes."""
@@ -93,7 +96,20 @@ class _Stream(StreamingResponse):
 
 
 async def _events(parts: ApiParts, run: ShownRun, caller: PageVisitor, after: int) -> AsyncIterator[str]:
-    """Yield the events of a stream. It ends with the run, or with the account of its reader."""
+    """Yield the events of a stream. It ends with the run, with the account of its reader, or with the ledger.
+
+    Its answer began long ago. So if a server goes away, the client asks again, and then gets the reason as a problem.
+    """
+    try:
+        async for text in _told(parts, run, caller, after):
+            yield text
+    except Exception as error:
+        if not has_remedy(error):
+            raise
+        _LOG.warning("the stream of the run %s ends: %s", run.id, error)
+
+
+async def _told(parts: ApiParts, run: ShownRun, caller: PageVisitor, after: int) -> AsyncIterator[str]:
     runs, spoke = parts.context.runs, time.monotonic()
     yield "retry: 2000\n\n"
     while await in_thread(parts.callers.is_still_here, caller):

@@ -29,6 +29,9 @@ MOST_BYTES = 65_536
 """Bytes of a body."""
 ANSWER_SECONDS = 60.0
 """Longest time for an answer; that of a stream ends with its first byte."""
+MOST_CHANGES = 20
+"""Changes in progress at once, those included whose clients were given up: a silent webserver holds the thread of each
+for minutes. Reads have the other threads."""
 ROLE = "x-role"
 """Key of an operation in the OpenAPI document: its lowest role."""
 _OF_ALL = (400, 401, 403, 413, 422, 429, 503, 504)
@@ -48,6 +51,10 @@ class ApiParts:
     streams: Streams = field(default_factory=Streams)
     declared: threading.Lock = field(default_factory=threading.Lock)
     """Held while declarations are read: Dagster builds them at the first use of each, in one thread."""
+    changes: threading.BoundedSemaphore = field(
+        default_factory=lambda: threading.BoundedSemaphore(MOST_CHANGES)
+    )
+    """Held by the thread of each change, also after its request was given up."""
 
 
 def _caller(request: Request) -> PageVisitor:
@@ -67,7 +74,7 @@ class Routes:
     """Adds routes to an application."""
 
     def __init__(self, app: FastAPI, parts: ApiParts) -> None:
-        self._app = app
+        self._app, self._changes = app, parts.changes
         app.router.route_class = _guarded(parts.callers)
 
     def add(
@@ -90,7 +97,9 @@ class Routes:
         def added(endpoint: Endpoint) -> Endpoint:
             self._app.add_api_route(
                 f"/api/v1{path}",
-                endpoint if asyncio.iscoroutinefunction(endpoint) else _threaded(endpoint),
+                endpoint
+                if asyncio.iscoroutinefunction(endpoint)
+                else _threaded(endpoint if method == "GET" else _counted(endpoint, self._changes)),
                 methods=[method],
                 status_code=status,
                 summary=summary,
@@ -112,6 +121,27 @@ def _threaded(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any,
         return await in_thread(endpoint, **named)
 
     return threaded
+
+
+def _counted(endpoint: Callable[..., Answer], changes: threading.BoundedSemaphore) -> Callable[..., Answer]:
+    """Return an endpoint that raises `ApiRefused`, 503, if too many changes are in progress."""
+
+    @functools.wraps(endpoint)
+    def counted(**named: Any) -> Answer:
+        if not changes.acquire(blocking=False):
+            raise ApiRefused(
+                503,
+                "busy",
+                "Too many changes are in progress, perhaps because Dagster's webserver does not answer: send the "
+                "request again later, with the same Idempotency-Key",
+                **{"Retry-After": "5"},
+            )
+        try:
+            return endpoint(**named)
+        finally:
+            changes.release()
+
+    return counted
 
 
 def _guarded(callers: Callers) -> type[APIRoute]:
