@@ -22,6 +22,7 @@ from deployment.testbed.cluster import (
     control,
     fitness,
     images,
+    jobsets,
     network,
     node,
     policy_agent,
@@ -153,6 +154,11 @@ class LocalCluster:
         """Install Kueue; return when it accepts Jobs."""
         with cluster_record.changing(self.layout.name):
             queues.install(cluster_record.load(self.state))
+
+    def add_jobsets(self) -> None:
+        """Install JobSet; return when it accepts JobSets."""
+        with cluster_record.changing(self.layout.name):
+            jobsets.install(cluster_record.load(self.state))
 
     def add_policies(self) -> None:
         """Enforce NetworkPolicies from now on; return when all running nodes have the rules."""

@@ -1,29 +1,21 @@
 """Kueue on a running cluster: queues with quotas, through which trainings get nodes.
 
-Here: its image, its own manifests with the few changes for a machine without a registry, and its readiness check. The
-queues are in the chart of `deployment/helm`, or in a test.
+The queues are in the chart of `deployment/helm`, or in a test.
 """
 
-import hashlib
-import json
-import shutil
-import time
-from pathlib import Path
 from typing import Any
 
 import yaml
 
-from deployment.testbed.build import MODULES, build, kept, read_module, recipe_of
-from deployment.testbed.cluster import cluster_parts, images
 from deployment.testbed.cluster.cluster_record import ClusterRecord
-from deployment.testbed.cluster.commands import CommandFailed, run
-from deployment.testbed.processes import ServerFailed
+from deployment.testbed.cluster.controllers import Controller, with_image
 
 _GROUP = "kueue.x-k8s.io"
+_HANDLED = {"batch", "jobset.x-k8s.io"}
+"""API groups of the objects that it queues."""
 MANAGED = "ml-assets/queues"
-"""Label of the namespaces whose Jobs Kueue handles. Jobs of other namespaces do not need a working Kueue."""
-READY_SECONDS = 90.0
-_POLL_SECONDS = 0.5
+"""Label of the namespaces whose Jobs and JobSets Kueue handles. Those of other namespaces do not need a working
+Kueue."""
 _SETTINGS = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2",
     "kind": "Configuration",
@@ -34,7 +26,8 @@ _SETTINGS = {
     "clientConnection": {"qps": 300, "burst": 600},
     "internalCertManagement": {"enable": True},
     "manageJobsWithoutQueueName": False,
-    "integrations": {"frameworks": ["batch/job"]},
+    # Of JobSets too: until their kind exists in the cluster, Kueue waits for it beside its work.
+    "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
     # The presence of this key switches fair sharing on.
     "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]},
 }
@@ -44,70 +37,20 @@ def install(held: ClusterRecord) -> None:
     """Install Kueue, or its missing parts; return when it accepts Jobs. Raise `BuildFailed`, `CommandFailed` or
     `ServerFailed`.
     """
-    image, archive, manifests = _made(held)
-    cluster_parts.import_images(held, {image: archive}, held.layout.numbers)
-    cluster_parts.kubectl(
-        held, "apply", "--server-side", "--force-conflicts", "--filename", manifests, seconds=120
-    )
-    began = time.monotonic()
-    while reason := _why_not(held):
-        if time.monotonic() - began > READY_SECONDS:
-            raise ServerFailed(f"Kueue does not answer after {READY_SECONDS:.0f} s: {reason}")
-        time.sleep(_POLL_SECONDS)
-
-
-def _why_not(held: ClusterRecord) -> str:
-    """Return the reason why its webhooks do not answer; empty once they do. No Job can be created without them."""
     trial = {"apiVersion": f"{_GROUP}/v1beta2", "kind": "ResourceFlavor", "metadata": {"name": "trial"}}
-    try:
-        cluster_parts.kubectl(
-            held, "apply", "--server-side", "--dry-run=server", "--filename=-", stdin=json.dumps(trial)
-        )
-    except CommandFailed as error:
-        return str(error)
-    return ""
+    Controller(module="kueue", title="Kueue", trial=trial, changed=_changed, source=__file__).install(held)
 
 
-def _made(held: ClusterRecord) -> tuple[str, Path, Path]:
-    """Return name and archive of the image, and the file with all objects. They are made once per version."""
-    module = read_module("kueue")
-    program = build("kueue") / "kueue"
-    image = f"localhost/ml-assets/kueue:{module.version}"
-    recipe = hashlib.sha256(recipe_of(Path(__file__)).encode()).hexdigest()[:12]
-
-    def fill(scratch: Path, folder: Path) -> None:
-        images.make_program(scratch / "root", image, program, folder / "image.tar")
-        (folder / "objects.yaml").write_text(_objects(held, image))
-
-    folder = kept("kueue-installed", f"{module.key}-{recipe}", fill)
-    return image, folder / "image.tar", folder / "objects.yaml"
-
-
-def _objects(held: ClusterRecord, image: str) -> str:
-    """Return Kueue's objects from the pinned module, without an API that nothing here uses."""
-    go = shutil.which("go") or "go"
-    path = "sigs.k8s.io/kueue"
-    told = run([go, "-C", MODULES / "kueue", "mod", "download", "-json", path], seconds=300)
-    recipe = Path(json.loads(told)["Dir"]) / "config" / "default"
-    said = cluster_parts.kubectl(held, "kustomize", recipe, seconds=120)
-    kept = [one for one in yaml.safe_load_all(said) if one and one["kind"] != "APIService"]
-    return yaml.safe_dump_all([_changed(one, image) for one in kept])
-
-
-def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
+def _changed(one: dict[str, Any], image: str) -> dict[str, Any] | None:
     kind = one["kind"]
+    if kind == "APIService":  # of an API that nothing here uses
+        return None
     if kind == "Deployment":
-        spec = one["spec"]["template"]["spec"]
-        spec["containers"] = [container for container in spec["containers"] if container["name"] == "manager"]
-        (manager,) = spec["containers"]
-        # Small requests: the nodes are small, and tests count their free resources.
-        manager |= {"image": image, "imagePullPolicy": "Never", "resources": {"requests": {"cpu": "50m"}}}
-        del manager["command"]  # the image has a command
-        one["spec"]["replicas"] = 1
+        with_image(one, image)
     if kind == "ConfigMap" and "controller_manager_config.yaml" in one.get("data", {}):
         one["data"]["controller_manager_config.yaml"] = yaml.safe_dump(_SETTINGS)
     if kind.endswith("WebhookConfiguration"):
-        one["webhooks"] = [hook for hook in one["webhooks"] if _groups(hook) <= {_GROUP, "batch"}]
+        one["webhooks"] = [hook for hook in one["webhooks"] if _groups(hook) <= {_GROUP, *_HANDLED}]
         for hook in one["webhooks"]:
             if _groups(hook) != {_GROUP}:
                 hook["namespaceSelector"] = {"matchLabels": {MANAGED: "yes"}}
