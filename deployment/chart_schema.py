@@ -13,6 +13,7 @@ CHOSEN_BY_THE_CHART = {
     "ML_ASSETS_HOME",
     "ML_ASSETS_LAUNCHER",
     "ML_ASSETS_KUBERNETES",
+    "ML_ASSETS_KUBERNETES_BACKEND",
     "ML_ASSETS_KUBERNETES_NAMESPACE",
     "ML_ASSETS_KUBERNETES_IMAGE",
     "ML_ASSETS_KUBERNETES_S3_SECRET",
@@ -84,6 +85,7 @@ def values_schema() -> Schema:
             ),
             containerDefaults=_keys(requests=AMOUNTS, limits=AMOUNTS),
             queue=_keys(enabled=FLAG, name=NAME, cohort=NAME, weight=COUNT, flavor=NAME, required=FLAG),
+            jobset=_keys(enabled=FLAG),
             network=_keys(
                 servers=places,
                 workers=places,

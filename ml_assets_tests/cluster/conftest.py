@@ -5,6 +5,7 @@ What is not there is a failure: `CLUSTER_STATE` names the folder of a cluster th
 of its own; a test marked `alone` has the cluster to itself.
 """
 
+import dataclasses
 import fcntl
 import json
 import os
@@ -29,9 +30,11 @@ from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
 from ml_assets_tests.cluster.launched_job import LaunchedJob, job_of, settings_of, worker_variables
+from ml_assets_tests.cluster.trained_job import trained_job, variables_of
 from ml_assets_tests.cluster.unhurried_model import MOUNT
 from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running_servers import STATE_VARIABLE, RunningServers, named_folder
+from ml_assets_tests.training.small_jobs import small_snapshot
 
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
@@ -155,6 +158,35 @@ def launching(
         return LaunchedJob(tidy, settings_of(own), own, job)
 
     return make
+
+
+@pytest.fixture
+def make_trained_job(
+    tidy: ClusterEnvironment, running_servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., LaunchedJob]:
+    """A small job with a home and a prefix among the artifacts of its own, trained by the real workers."""
+    variables = variables_of(tidy, running_servers.record, tmp_path / "home")
+    for name in ("KUBECONFIG", *storage_variables(running_servers.record)):
+        monkeypatch.setenv(name, variables[name])
+    snapshot = small_snapshot(tmp_path / "snapshots")
+    return lambda pace, **changes: trained_job(tidy, variables, snapshot, pace, **changes)
+
+
+@pytest.fixture
+def jobsets(
+    cluster: ClusterEnvironment, tidy: ClusterEnvironment
+) -> Iterator[Callable[[LaunchedJob], LaunchedJob]]:
+    """The cluster with JobSet: gives a launch the back end `jobset`. No JobSet is left afterwards."""
+    cluster.cluster.add_jobsets()
+
+    def with_jobsets(launch: LaunchedJob) -> LaunchedJob:
+        variables = launch.variables | {"ML_ASSETS_KUBERNETES_BACKEND": "jobset"}
+        return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
+
+    yield with_jobsets
+    left = [one["metadata"]["name"] for one in tidy.objects("jobsets")]
+    tidy.kubectl("delete", "jobsets", "--all", "--wait=true")
+    assert not left, left
 
 
 @pytest.fixture

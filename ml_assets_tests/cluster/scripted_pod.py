@@ -24,7 +24,9 @@ _ASKED: list[int] = []
 
 def main() -> int:
     """Do this pod's word."""
-    index, attempt = int(os.environ["JOB_COMPLETION_INDEX"]), int(os.environ["TRAINING_ATTEMPT"])
+    index = int(os.environ["JOB_COMPLETION_INDEX"])
+    # A launcher numbers its attempts; a JobSet counts its restarts.
+    attempt = int(os.environ.get("TRAINING_ATTEMPT") or int(os.environ["TRAINING_RESTARTS"]) + 1)
     words = os.environ["PLAN"].split()[attempt - 1].split("|")
     word = words[min(index, len(words) - 1)]
     if word == "steps":  # before anybody can see this pod run

@@ -11,14 +11,9 @@ from typing import Any
 
 import pytest
 
-from deployment.testbed.servers import Servers
-from deployment.testbed.servers.servers_record import storage_variables
-from ml_assets.data.snapshots.split_reader import open_snapshot
-from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
-from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
-from ml_assets_tests.training.small_jobs import assert_each_row_once_per_epoch, small_job, small_snapshot
+from ml_assets_tests.cluster.launched_job import LaunchedJob
+from ml_assets_tests.cluster.trained_job import assert_as_if_left_alone
 from resources.job.events import TrainingEvent, recoveries_of
-from resources.job.job import TrainingResult
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.local import LocalLauncher
 from resources.launcher.resource_profile import ResourceProfile
@@ -34,36 +29,8 @@ PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
 
 
 @pytest.fixture
-def launching(
-    tidy: ClusterEnvironment, running_servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Callable[..., LaunchedJob]:
-    """A small job with a home and a prefix among the artifacts of its own, trained by the real workers."""
-    record = running_servers.record
-    variables = {
-        **tidy.settings(),
-        **storage_variables(record),
-        "ML_ASSETS_HOME": str(tmp_path / "home"),
-        "ML_ASSETS_ARTIFACTS_URL": f"s3://artifacts/{tidy.namespace}-{time.time_ns()}",
-        "ML_ASSETS_S3_ENDPOINT_URL": record.url("s3"),
-    }
-    for name in ("KUBECONFIG", *storage_variables(record)):
-        monkeypatch.setenv(name, variables[name])
-    snapshot = small_snapshot(tmp_path / "snapshots")
-
-    def make(pace: float, **changes: Any) -> LaunchedJob:
-        """`pace` leaves time to do damage. It is a hyperparameter with no part in the arithmetic."""
-        return LaunchedJob(tidy, settings_of(variables), variables, small_job(snapshot, pace=pace, **changes))
-
-    return make
-
-
-def assert_as_if_left_alone(launching: LaunchedJob, result: TrainingResult, folder: Path) -> None:
-    """The bits of processes of this machine, each row once an epoch, and nothing left."""
-    assert launching.left() == []
-    job = dataclasses.replace(launching.job, hyperparameters={})
-    here = LocalLauncher().run(job, folder, lambda _: None, lambda _: None)
-    assert result.weights_sha256 == here.weights_sha256
-    assert_each_row_once_per_epoch(launching.folder, open_snapshot(Path(job.snapshot)), launching.job)
+def launching(make_trained_job: Callable[..., LaunchedJob]) -> Callable[..., LaunchedJob]:
+    return make_trained_job
 
 
 def as_script(launching: LaunchedJob, name: str, workers: int, **arguments: Any) -> LaunchedJob:

@@ -140,6 +140,10 @@ class ClusterRefused(TrainingFailed):
     final = True
 
 
+class JobSetsMissing(ClusterRefused):
+    """The back end is `jobset`, and the cluster does not know that kind of object."""
+
+
 FINAL: dict[int, type[TrainingFailed]] = {
     int(error.exit_code): error
     for error in (BadConfiguration, Diverged, InputChanged, OutOfMemory, UnmeasuredModel)

@@ -173,6 +173,10 @@ class ResourceProfile(_Part):
         """Number of pods that it has if there is room."""
         return self.nodes if isinstance(self.nodes, int) else self.nodes.max
 
+    def in_words(self, nodes: int) -> str:
+        """Return the resources of an attempt with `nodes` pods, for a log line."""
+        return f"{nodes} pods of {self.cpu} CPU, {self.memory}, {self.gpus} GPUs"
+
     def changed(self, changes: Mapping[str, Any]) -> Self:
         """Return this profile with some fields replaced as a whole. Raise `ProfileRefused`."""
         known = sorted(type(self).model_fields)

@@ -94,6 +94,29 @@ def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     assert (nightly.left(), hurried.left()) == ([], [])
 
 
+def test_a_jobset_gives_way_to_a_higher_priority_and_resumes(
+    launching: Launch,
+    queue: MakeQueue,
+    begin: Begin,
+    urgent: str,
+    jobsets: Callable[[LaunchedJob], LaunchedJob],
+) -> None:
+    """The queue suspends the JobSet. Its pods save and end; the next attempt uses no budget and waits in the queue."""
+    name = queue("team", **ROOM_FOR_ONE)
+    nightly, hurried = jobsets(launching(max_attempts=1)), jobsets(launching())
+    early = begin(nightly, nightly.profile("steps steps", steps=400, nodes=2, queue=name))
+    stepped(nightly, 20)
+    assert said(nightly, "2 pods run on ").endswith("admitted by its queue")
+    late = begin(hurried, hurried.profile("steps", steps=20, nodes=2, queue=name, priority_class=urgent))
+    assert late.result().attempts == 1
+    assert not early.done(), "it gave way"
+    assert early.result().attempts == 2
+    said(nightly, "starts attempt 2; 0 of 1 failures")
+    assert "Preempted to accommodate" in said(nightly, f"queue {name} evicted the training: ")
+    assert logged_steps(nightly.events) == list(range(400))
+    assert (nightly.objects("jobsets,jobs,pods"), hurried.objects("jobsets,jobs,pods")) == ([], [])
+
+
 def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(
     launching: Launch, queue: MakeQueue, begin: Begin
 ) -> None:

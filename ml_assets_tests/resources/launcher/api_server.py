@@ -42,7 +42,7 @@ class ApiServer:
     token: str = "first"
     """Other tokens are answered with 401."""
     on_job: Callable[["ApiServer", Document], None] = lambda _, __: None
-    """Plays the controllers: called with each Job that was made."""
+    """Plays the controllers: called with each Job or JobSet that was made."""
     on_done: Callable[[str], None] = lambda _: None
     """Called with each request that was done, as in `requests`, before it is answered."""
     objects: dict[tuple[str, str], Document] = field(default_factory=dict[tuple[str, str], Document])
@@ -122,7 +122,7 @@ class ApiServer:
         if (kind, name) in self.objects:
             return _status(409, f'{kind} "{name}" already exists')
         made = self.put(kind, body)
-        if kind == "jobs":
+        if kind in ("jobs", "jobsets"):
             self.on_job(self, made)
         return 201, self.objects[kind, name]
 

@@ -1,74 +1,21 @@
 """The launcher's own life against a cluster and an object store that refuse, forget and go away."""
 
-import dataclasses
 import re
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from ml_assets_tests.resources.launcher import pod_documents
-from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
-from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore, storing
-from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, job_of, untrained_result
+from ml_assets_tests.resources.launcher.api_server import ApiServer
+from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, with_pod
+from ml_assets_tests.resources.launcher.object_store import ObjectStore
+from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
-from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.errors import Diverged
-from resources.job.events import EVENTS, RESULT, WEIGHTS, TrainingEvent, read_events, training_folder_name
-from resources.job.job import TrainingResult
-from resources.launcher.kubernetes.launcher import KubernetesLauncher, share_events
+from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
+from resources.launcher.kubernetes.exchange import share_events
 from resources.launcher.resource_profile import ResourceProfile
-from resources.settings import KubernetesSettings
-
-SETTINGS = KubernetesSettings(namespace=NAMESPACE, image="trainer:1", lease_seconds=3, patience_seconds=2)
-
-
-@pytest.fixture
-def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[ObjectStore]:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "key")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
-    monkeypatch.setenv("AWS_DEFAULT_REGION", "us-east-1")
-    with storing() as store:
-        yield store
-
-
-class LaunchedHere:
-    """One launcher and what it tells."""
-
-    def __init__(self, store: ObjectStore, folder: Path) -> None:
-        (folder / "snapshot").mkdir(parents=True)
-        (folder / "snapshot" / "snapshot.json").write_text("{}")
-        self.job = dataclasses.replace(job_of("x"), snapshot=str(folder / "snapshot"))
-        self.name = f"train-{self.job.fingerprint[:12]}"
-        self.artifacts = RemoteArtifacts(f"s3://{BUCKET}/p", folder / "cache", store.url, patience_seconds=1)
-        self.store = store
-        self.log: list[str] = []
-        self.events: list[TrainingEvent] = []
-
-    def run(
-        self, on_log: Callable[[str], None] = lambda _: None, profile: ResourceProfile | None = None
-    ) -> TrainingResult:
-        def tell(line: str) -> None:
-            self.log.append(line)
-            on_log(line)
-
-        launcher = KubernetesLauncher(settings=SETTINGS, artifacts=self.artifacts)
-        folder = self.artifacts.folder(training_folder_name(self.job))
-        return launcher.run(self.job, folder, self.events.append, tell, profile, run_id="the-run")
-
-    def finish(self) -> None:
-        """Write the files that pods leave when they are done."""
-        result = untrained_result(self.job.fingerprint, WEIGHTS)
-        place = f"p/{training_folder_name(self.job)}"
-        self.store.objects[f"{place}/{WEIGHTS}"] = CONTENT
-        self.store.objects[f"{place}/{RESULT}"] = result.to_json().encode()
-
-
-@pytest.fixture
-def launch(api: ApiServer, store: ObjectStore, tmp_path: Path) -> LaunchedHere:
-    return LaunchedHere(store, tmp_path / "launch")
 
 
 def of_the_training(api: ApiServer) -> dict[tuple[str, str], str]:
@@ -80,26 +27,6 @@ def run_out(api: ApiServer) -> None:
     """Time passes: nobody has renewed the Lease for long."""
     ((key, lease),) = [(key, one) for key, one in api.objects.items() if key[0] == "leases"]
     api.put(key[0], {**lease, "spec": {**lease["spec"], "renewTime": "2026-01-01T00:00:00.000000Z"}})
-
-
-def now() -> str:
-    return datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
-def with_pod(
-    pod: dict[str, Any], condition: str | None = None
-) -> Callable[[ApiServer, dict[str, Any]], None]:
-    """Controllers that give each Job this pod, and the condition, at once."""
-
-    def play(api: ApiServer, job: dict[str, Any]) -> None:
-        meta = {**job["metadata"], "creationTimestamp": now()}
-        conditions = [{"type": condition, "status": "True", "lastTransitionTime": now()}] if condition else []
-        api.put("jobs", {**job, "metadata": meta, "status": {"startTime": now(), "conditions": conditions}})
-        labels = {**meta["labels"], "batch.kubernetes.io/controller-uid": meta["uid"]}
-        named = {**pod["metadata"], "name": f"{meta['name']}-0-x", "uid": f"pod-of-{meta['name']}"}
-        api.put("pods", {**pod, "metadata": {**named, "labels": labels, "creationTimestamp": now()}})
-
-    return play
 
 
 DIVERGED = pod_documents.ended(0, 65, message="the loss was nan at step 7")

@@ -7,10 +7,11 @@ attempts (launcher), the removal of objects (prune).
 import math
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 
 from resources.job.errors import TrainingFailed
 from resources.launcher.kubernetes.attempt_objects import JOB_UID, QueuePosition, why_not_admitted
@@ -28,6 +29,7 @@ from resources.launcher.kubernetes.classify import (
     why_not_started,
 )
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
+from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.output import LogTail, PodsOutput, RestartEstimate
 from resources.launcher.kubernetes.pod_state import Pod
@@ -90,14 +92,17 @@ class AttemptWatcher:
 
     cluster: Cluster
     job: Document
+    """Its Job, as it was at the last poll."""
     profile: ResourceProfile
     settings: KubernetesSettings
     logs: LogTail
     output: PodsOutput
     lost: threading.Event
     """Set when another launcher leads the training."""
-    grow_after: float
+    grow_after: float = math.inf
     """Seconds from the start of the pods to the search for room for more, if there are fewer than the most."""
+    earlier: Collection[str] = ()
+    """Uids of the Job's pods that ended before a queue admitted it again."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
@@ -108,8 +113,10 @@ class AttemptWatcher:
         self._running_since: float | None = None
         self._trouble_since: float | None = None
         self._heard: dict[str, tuple[float, list[Document]]] = {}
-        self._reservation = Reservation(str(self.job["metadata"]["uid"]), self.profile.gpus)
-        self._capacity = CapacityProbe(self.cluster, self.job, self.profile.most_nodes - self._nodes)
+        uid = str(self.job["metadata"]["uid"])
+        # A Job that a queue admits again holds other GPUs than before, which are counted apart.
+        key = f"{uid}/{len(self.earlier)}" if self.earlier else uid
+        self._reservation = Reservation(key, self.profile.gpus)
         self._grown: int | None = None
         # With a queue, never grow: a larger attempt might wait behind others while the smaller one could train.
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
@@ -124,13 +131,15 @@ class AttemptWatcher:
             if self.lost.is_set():
                 raise LeaseLost
             document = self.cluster.get("job", name)
-            if document is None or document["metadata"]["uid"] != uid or document["metadata"].get(
-                "deletionTimestamp"
-            ):  # fmt: skip
-                return AttemptEnd(kind="preempted", said=f"the Job {name} was deleted")
-            pods = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
+            found = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
+            pods = [pod for pod in found if pod.uid not in self.earlier]
             self._known.update({pod.uid: pod for pod in pods})
             self.logs.look(pods)
+            if document is None or document["metadata"]["uid"] != uid:
+                return self._deleted()
+            self.job = document
+            if document["metadata"].get("deletionTimestamp"):
+                return self._deleted()
             if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
                 self.output.tell([reading])
             if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
@@ -138,6 +147,23 @@ class AttemptWatcher:
             self._grow(pods)
             if (end := self._over(document, pods)) is not None:
                 return end
+
+    @cached_property
+    def _capacity(self) -> CapacityProbe:
+        """Search for room for more pods; only for an attempt that may grow."""
+        return CapacityProbe(self.cluster, self.job, self.profile.most_nodes - self._nodes)
+
+    @property
+    def pods(self) -> list[Pod]:
+        """Pods of the attempt in their last known state."""
+        return list(self._known.values())
+
+    def _deleted(self) -> AttemptEnd:
+        """Return the end of an attempt whose Job is gone: a JobSet deletes it as soon as its pods have failed."""
+        if any(pod.exit_code for pod in self.pods):
+            self.logs.finish(_LOG_SECONDS)
+            return end_of(self.job, self.pods, (), self.profile, self.output.reason)
+        return AttemptEnd(kind="preempted", said=f"the Job {self.job['metadata']['name']} was deleted")
 
     def _deliver(self) -> None:
         """Pass on the log lines of the pods until the next poll is due."""
@@ -163,8 +189,9 @@ class AttemptWatcher:
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
     def _place(self) -> QueuePosition:
-        """Return the position of the Job in the queue."""
-        return QueuePosition.of(self.cluster.workloads(f"{JOB_UID}={self.job['metadata']['uid']}"))
+        """Return the position of the Job, or of its JobSet, in the queue."""
+        queued = jobset_of(self.job) or self.job["metadata"]
+        return QueuePosition.of(self.cluster.workloads(f"{JOB_UID}={queued['uid']}"))
 
     def _not_begun(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of an attempt that cannot begin with its pods as they are; None if it can or may."""
@@ -242,7 +269,7 @@ class AttemptWatcher:
             document, pods, gone, self.profile, self.cluster.now()
         ):
             self._trouble_since = time.monotonic()
-        settle = LOST_SECONDS if any(map(_is_lost, pods)) else SETTLE_SECONDS
+        settle = LOST_SECONDS if any(map(is_lost, pods)) else SETTLE_SECONDS
         is_over = self._trouble_since is not None and (
             all(pod.has_ended for pod in pods) or time.monotonic() - self._trouble_since > settle
         )
@@ -270,11 +297,11 @@ def _in_trouble(
         if pod.deleted is None:
             return False
         overdue = (now - pod.deleted).total_seconds() > profile.grace_seconds + _OVERDUE_SECONDS
-        return overdue or _is_lost(pod)
+        return overdue or is_lost(pod)
 
     return bool(gone) or condition(job, "Failed") is not None or any(map(is_bad, pods))
 
 
-def _is_lost(pod: Pod) -> bool:
+def is_lost(pod: Pod) -> bool:
     """True if the pod's node does not answer. The pod then never receives its deletion."""
     return pod.deleted is not None and pod.disrupted.startswith(_BY_TAINT)

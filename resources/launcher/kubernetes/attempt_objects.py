@@ -61,8 +61,8 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     """Return the failure of a Job that keeps this position for long; None if it may wait for ever, behind others."""
     if not place.is_known:
         return Unschedulable(
-            "Kueue has not seen the training: install Kueue 0.15 or newer, with batch/job among its "
-            f"integrations, or leave out resources.queue, {queue}"
+            "Kueue has not seen the training: install Kueue 0.15 or newer, with batch/job among its integrations (back "
+            f"end jobset: jobset.x-k8s.io/jobset), or leave out resources.queue, {queue}"
         )
     if place.is_hopeless:
         return Unschedulable(
@@ -134,17 +134,73 @@ def job_manifest(
     addresses that the pods can read.
     """
     name = attempt_name(job, attempt)
-    labels = {**profile.labels, **training_labels(job), ATTEMPT: str(attempt)}
+    own = {ATTEMPT: str(attempt)}
+    spec = job_spec(
+        job,
+        profile,
+        settings,
+        {"TRAINING_ATTEMPT": str(attempt), "TRAINING_CAUSE": cause},
+        nodes=nodes,
+        name=name,
+        service=name,
+        own_labels=own,
+        folder=folder,
+        snapshot=snapshot,
+        s3_endpoint_url=s3_endpoint_url,
+    )
+    spec["ttlSecondsAfterFinished"] = FORGOTTEN_SECONDS
+    if profile.queue is not None:
+        spec["suspend"] = True  # until the queue admits it; without a queue in the cluster it never starts
+    return {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {
+            "name": name,
+            "labels": {**profile.labels, **training_labels(job), **own, **queue_label(profile)},
+            "annotations": annotations(job),
+        },
+        "spec": spec,
+    }
+
+
+def queue_label(profile: ResourceProfile) -> dict[str, str]:
+    """Return the label by which Kueue knows the queue of an object; empty without a queue."""
+    return {} if profile.queue is None else {QUEUE: profile.queue}
+
+
+def annotations(job: TrainingJob) -> dict[str, str]:
+    """Return the annotations by which a person finds the training of an object."""
+    return {"ml-assets/fingerprint": job.fingerprint, "ml-assets/partition": job.partition}
+
+
+def job_spec(
+    job: TrainingJob,
+    profile: ResourceProfile,
+    settings: KubernetesSettings,
+    told: dict[str, str],
+    *,
+    nodes: int,
+    name: str,
+    service: str,
+    own_labels: dict[str, str],
+    folder: str,
+    snapshot: str,
+    s3_endpoint_url: Address | None,
+) -> Document:
+    """Return the spec of an Indexed Job `name` whose pods fail together and have host names in `service`.
+
+    `told`: more environment variables of the pods. `own_labels`: labels that no pods of other attempts have.
+    """
+    same = {TRAINING: job.fingerprint[:12], **own_labels}
     values = {
         "TRAINING_FOLDER": folder,
         "TRAINING_SNAPSHOT": snapshot,
         "TRAINING_SCRATCH": SCRATCH,
         "TRAINING_NODES": str(nodes),
         "TRAINING_RANKS": str(ranks_of_a_node(job.settings, profile)),
-        "TRAINING_ATTEMPT": str(attempt),
-        "TRAINING_CAUSE": cause,
-        "MASTER_ADDR": f"{name}-0.{name}",
+        "MASTER_ADDR": f"{name}-0.{service}",
         "MASTER_PORT": str(MASTER_PORT),
+        **told,
     }
     environment = _environment(values, profile, settings, s3_endpoint_url)
     spec: Document = {
@@ -153,26 +209,14 @@ def job_manifest(
         "parallelism": nodes,
         "backoffLimit": 0,
         "podReplacementPolicy": "Failed",
-        "ttlSecondsAfterFinished": FORGOTTEN_SECONDS,
         "template": {
-            "metadata": {"labels": labels},
-            "spec": _pod_spec(job, attempt, profile, settings, environment),
+            "metadata": {"labels": {**profile.labels, **training_labels(job), **own_labels}},
+            "spec": _pod_spec(profile, settings, environment, subdomain=service, same=same),
         },
     }
     if profile.deadline_minutes is not None:
         spec["activeDeadlineSeconds"] = max(1, round(profile.deadline_minutes * 60))
-    if profile.queue is not None:
-        spec["suspend"] = True  # until the queue admits it; without a queue in the cluster it never starts
-    return {
-        "apiVersion": "batch/v1",
-        "kind": "Job",
-        "metadata": {
-            "name": name,
-            "labels": labels | ({QUEUE: profile.queue} if profile.queue is not None else {}),
-            "annotations": {"ml-assets/fingerprint": job.fingerprint, "ml-assets/partition": job.partition},
-        },
-        "spec": spec,
-    }
+    return spec
 
 
 def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Document:
@@ -199,13 +243,13 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
 
 
 def _pod_spec(
-    job: TrainingJob,
-    attempt: int,
     profile: ResourceProfile,
     settings: KubernetesSettings,
     environment: list[Document],
+    *,
+    subdomain: str,
+    same: dict[str, str],
 ) -> Document:
-    name = attempt_name(job, attempt)
     volumes, mounts = _volumes(profile, settings)
     # With a limit, Kubernetes evicts a pod that fills its disk, before the node runs full and evicts others.
     disk = str(bytes_of(profile.scratch) + LOG_BYTES)
@@ -232,7 +276,7 @@ def _pod_spec(
     }
     spec: Document = {
         "restartPolicy": "Never",
-        "subdomain": name,
+        "subdomain": subdomain,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
         "terminationGracePeriodSeconds": profile.grace_seconds,
@@ -252,7 +296,7 @@ def _pod_spec(
                 "maxSkew": 1,
                 "topologyKey": "kubernetes.io/hostname",
                 "whenUnsatisfiable": "DoNotSchedule" if profile.spread == "required" else "ScheduleAnyway",
-                "labelSelector": {"matchLabels": {TRAINING: job.fingerprint[:12], ATTEMPT: str(attempt)}},
+                "labelSelector": {"matchLabels": same},
             }
         ],
     }

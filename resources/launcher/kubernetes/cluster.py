@@ -21,12 +21,14 @@ import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
-from resources.job.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import ClusterRefused, ClusterUnavailable, JobSetsMissing
 from resources.retry import patiently
 
 Document = dict[str, Any]
 """JSON document of an API object."""
-Kind = Literal["job", "pod", "service", "lease", "event"]
+Kind = Literal["job", "pod", "service", "lease", "event", "jobset"]
+JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
+"""Group and version of JobSets."""
 _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
 """Group and version of Kueue's Workloads, since Kueue 0.15."""
 Result = TypeVar("Result")
@@ -86,6 +88,8 @@ class Cluster:
         try:
             return self._call(self._verb("create", kind), self.namespace, body)
         except _Absent as error:
+            if kind == "jobset" and "namespaces" not in str(error):
+                raise self._no_jobsets(error) from error
             raise ClusterRefused(
                 f"cannot create objects in namespace {self.namespace} of {self.where} ({error}): create the namespace "
                 "(deployment/helm), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
@@ -99,10 +103,13 @@ class Cluster:
             return None
 
     def list(self, kind: Kind, labels: str = "", fields: str = "") -> "list[Document]":
-        """Return all objects that match these label and field selectors."""
-        found = self._call(
-            self._verb("list", kind), self.namespace, label_selector=labels, field_selector=fields
-        )
+        """Return all objects that match these label and field selectors. Raise `JobSetsMissing`."""
+        try:
+            found = self._call(
+                self._verb("list", kind), self.namespace, label_selector=labels, field_selector=fields
+            )
+        except _Absent as error:  # only a kind that is not built in can be missing
+            raise self._no_jobsets(error) from error
         return cast("list[Document]", found["items"])
 
     def events(self, uid: str) -> "list[Document]":
@@ -128,13 +135,20 @@ class Cluster:
             raise Outdated(str(error)) from error
 
     def delete(
-        self, kind: Kind, name: str, *, grace_seconds: int | None = None, version: str | None = None
+        self,
+        kind: Kind,
+        name: str,
+        *,
+        grace_seconds: int | None = None,
+        version: str | None = None,
+        after_dependents: bool = False,
     ) -> None:
         """Delete an object and its dependents. Do nothing if it does not exist.
 
-        With `version`, delete only that resource version, else raise `Outdated`.
+        With `version`, delete only that resource version, else raise `Outdated`. `after_dependents`: the object stays,
+        with a time of deletion, until its dependents are gone.
         """
-        body: Document = {"propagationPolicy": "Background"}
+        body: Document = {"propagationPolicy": "Foreground" if after_dependents else "Background"}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
         if version is not None:
@@ -224,7 +238,22 @@ class Cluster:
         yield hurried
 
     def _verb(self, verb: str, kind: Kind) -> Callable[..., Any]:
-        return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
+        if kind != "jobset":
+            return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
+        # The client has no class for it: the same calls with the same arguments.
+        call = getattr(self._custom, f"{'get' if verb == 'read' else verb}_namespaced_custom_object")
+        names = {"create": ("namespace", "body"), "list": ("namespace",)}.get(
+            verb, ("name", "namespace", "body")
+        )
+        group, version = JOBSETS
+        where = {"group": group, "version": version, "plural": "jobsets"}
+        return lambda *given, **options: call(**where, **dict(zip(names, given, strict=False)), **options)
+
+    def _no_jobsets(self, error: Exception) -> JobSetsMissing:
+        return JobSetsMissing(
+            f"{self.where} has no JobSets ({error}): install JobSet 0.10 or newer in the cluster, or set "
+            "ML_ASSETS_KUBERNETES_BACKEND to job"
+        )
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Document:
         def ask() -> Document:

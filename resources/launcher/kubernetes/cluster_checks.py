@@ -4,14 +4,14 @@ A check returns a sentence, or raises one of `resources.job.errors`, whose messa
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from uuid import uuid4
 
 from resources.job.errors import BadConfiguration, ClusterRefused, PodNotStarted
 from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.attempt_objects import job_manifest
 from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
-from resources.launcher.kubernetes.cluster import Cluster
+from resources.launcher.kubernetes.cluster import JOBSETS, Cluster
 from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import Settings
@@ -27,6 +27,10 @@ NEEDED = (
     ("kueue.x-k8s.io", "workloads", "", "list"),
 )
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
+NEEDED_FOR_JOBSETS = tuple(
+    (JOBSETS[0], "jobsets", "", verb) for verb in ("create", "get", "list", "update", "delete")
+)
+"""More permissions of a launcher whose back end is `jobset`."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
 _TRIAL_SECONDS = 45.0
 _TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
@@ -35,13 +39,16 @@ _TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
 def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
     """Return the name and the function of each check, in the order in which to run them."""
 
+    of = settings.kubernetes
+    has_jobsets = of.backend == "jobset"
+
     def connect() -> Cluster:
-        of = settings.kubernetes
         return Cluster(of.namespace, of.context, PATIENCE_SECONDS)
 
     return [
         ("cluster", lambda: _answers(connect())),
-        ("cluster rights", lambda: _rights(connect())),
+        ("cluster rights", lambda: _rights(connect(), NEEDED + NEEDED_FOR_JOBSETS * has_jobsets)),
+        *([("cluster jobsets", lambda: _jobsets(connect()))] if has_jobsets else []),
         ("cluster pods", lambda: _trial(connect(), settings)),
     ]
 
@@ -50,18 +57,25 @@ def _answers(cluster: Cluster) -> str:
     return f"Kubernetes {cluster.version()} at {cluster.where}, namespace {cluster.namespace}"
 
 
-def _rights(cluster: Cluster) -> str:
+def _jobsets(cluster: Cluster) -> str:
+    """Raise `JobSetsMissing` if the cluster does not know JobSets."""
+    return f"{'/'.join(JOBSETS)}, {len(cluster.list('jobset'))} JobSets in {cluster.namespace}"
+
+
+def _rights(cluster: Cluster, needed: Sequence[tuple[str, str, str, str]]) -> str:
     lacking = [
         f"{verb} {resource}{'/' * bool(sub)}{sub}"
-        for group, resource, sub, verb in NEEDED
+        for group, resource, sub, verb in needed
         if not cluster.may(verb, group, resource, sub)
     ]
     if lacking:
         raise ClusterRefused(
             f"in namespace {cluster.namespace} this account may not {', '.join(lacking)}: bind the launcher's role "
             "(deployment/helm) to it"
+            + "; the chart grants jobsets if jobset.enabled is true"
+            * any(" jobsets" in one for one in lacking)
         )
-    return f"all {len(NEEDED)} permissions that a launcher needs in {cluster.namespace}"
+    return f"all {len(needed)} permissions that a launcher needs in {cluster.namespace}"
 
 
 def _trial(cluster: Cluster, settings: Settings) -> str:

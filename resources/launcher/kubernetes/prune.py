@@ -6,12 +6,12 @@ and no run will return to it. Every launcher prunes when it starts. Dagster's da
 """
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, POLL_SECONDS_A_POD, pods_of
 from resources.launcher.kubernetes.attempt_objects import ATTEMPT, MANAGED, TRAINING
-from resources.launcher.kubernetes.cluster import Cluster, Document, Outdated
+from resources.launcher.kubernetes.cluster import Cluster, Document, Kind, Outdated
 from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
 from resources.words import name_some
 
@@ -20,8 +20,22 @@ _FORCED_AFTER_SECONDS = 2.0
 _REMOVED_SECONDS = 60.0
 
 
-def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
-    """Delete Jobs, Services and pods, and wait until no pod is left. Pods get `grace_seconds` to end.
+JOBS: tuple[Kind, ...] = ("job", "service")
+"""Kinds of the objects behind the pods of a launcher's attempt."""
+
+
+def remove(
+    cluster: Cluster,
+    selector: str,
+    grace_seconds: int,
+    kinds: Collection[Kind] = JOBS,
+    *,
+    after_pods: bool = False,
+) -> None:
+    """Delete pods and the objects of these `kinds`, and wait until no pod is left. Pods get `grace_seconds` to end.
+
+    `after_pods`: the objects stay, with a time of deletion, until their pods are gone. Then no controller makes others
+    of the same name beside those pods.
 
     Raise `ClusterUnavailable` if pods still exist 60 s after the API accepted their deletion.
     """
@@ -29,10 +43,9 @@ def remove(cluster: Cluster, selector: str, grace_seconds: int) -> None:
     # Delete the pods before their Job. The Job's deletion would give them their own, longer grace period, and a node
     # does not shorten a grace period that has begun.
     cluster.delete_pods(selector, grace_seconds)
-    for job in cluster.list("job", selector):
-        cluster.delete("job", job["metadata"]["name"])
-    for service in cluster.list("service", selector):
-        cluster.delete("service", service["metadata"]["name"])
+    for kind in kinds:
+        for one in cluster.list(kind, selector):
+            cluster.delete(kind, one["metadata"]["name"], after_dependents=after_pods)
     # Wait only for the pods that exist now: a launcher that begins meanwhile has pods of its own.
     pods = pods_of(cluster, selector)
     left = {pod.uid for pod in pods}

@@ -1,0 +1,270 @@
+"""Launchers that follow a JobSet: they come and go, and the training is the cluster's."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from ml_assets_tests.resources.launcher import pod_documents
+from ml_assets_tests.resources.launcher.api_server import ApiServer
+from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, now, with_pod
+from resources.artifacts import ArtifactsUnavailable
+from resources.job.errors import AttemptsExhausted, ClusterRefused, Diverged, JobSetsMissing, PodNotStarted
+from resources.job.training_settings import TrainingSettings
+from resources.launcher.resource_profile import NodeRange, ResourceProfile
+
+Document = dict[str, Any]
+Play = Callable[[ApiServer, Document], None]
+DONE, DIVERGED = pod_documents.ended(0, 0), pod_documents.ended(0, 65, message="the loss was nan at step 7")
+RUNNING = pod_documents.pod(0, state={"running": {"startedAt": pod_documents.CREATED}})
+
+
+@pytest.fixture
+def launch(launch: LaunchedHere) -> LaunchedHere:
+    """The launcher, with the back end `jobset`."""
+    launch.settings = launch.settings.model_copy(update={"backend": "jobset", "unschedulable_seconds": 2.0})
+    return launch
+
+
+def with_workers(pod: Document, condition: str | None = None, **status: Any) -> Play:
+    """Controllers that give each JobSet its Job with this pod and condition, and this status, at once."""
+
+    def play(api: ApiServer, made: Document) -> None:
+        if made["kind"] != "JobSet":
+            return
+        (replicated,) = made["spec"]["replicatedJobs"]
+        meta = made["metadata"]
+        owner = {"kind": "JobSet", "name": meta["name"], "uid": meta["uid"]}
+        named = {
+            **replicated["template"]["metadata"],
+            "name": f"{meta['name']}-workers-0",
+            "ownerReferences": [owner],
+        }
+        job = api.put("jobs", {"kind": "Job", "metadata": named, "spec": replicated["template"]["spec"]})
+        labels = replicated["template"]["spec"]["template"]["metadata"]["labels"]
+        with_pod(pod, condition)(
+            api, {**job, "metadata": {**job["metadata"], "labels": {**named["labels"], **labels}}}
+        )
+        api.put("jobs", {**api.objects["jobs", named["name"]], "metadata": job["metadata"]})
+        api.put("jobsets", {**made, "status": status})
+
+    return play
+
+
+def finishing(launch: LaunchedHere) -> Play:
+    """Controllers whose pods are done at once."""
+
+    def play(api: ApiServer, made: Document) -> None:
+        with_workers(DONE, "Complete")(api, made)
+        launch.finish()
+
+    return play
+
+
+def test_a_training_makes_one_jobset_and_leaves_nothing(api: ApiServer, launch: LaunchedHere) -> None:
+    api.on_job = finishing(launch)
+    assert launch.run().best_step == 1
+    assert [one for one in api.requests if one.startswith("POST")] == [f"POST jobsets {launch.name}"]
+    assert list(api.objects) == []
+
+
+def test_a_final_exit_code_is_its_error_and_removes_the_jobset(api: ApiServer, launch: LaunchedHere) -> None:
+    api.on_job = with_workers(DIVERGED, "Failed", terminalState="Failed")
+    with pytest.raises(Diverged, match="nan at step 7"):
+        launch.run()
+    assert list(api.objects) == []
+
+
+def test_a_jobset_without_restarts_left_quotes_the_last_attempt(api: ApiServer, launch: LaunchedHere) -> None:
+    failed = {"type": "Failed", "status": "True", "reason": "ReachedMaxRestarts", "message": "…"}
+    api.on_job = with_workers(
+        pod_documents.ended(0, 3),
+        "Failed",
+        restartsCountTowardsMax=2,
+        restarts=2,
+        terminalState="Failed",
+        conditions=[failed],
+    )
+    with pytest.raises(
+        AttemptsExhausted, match=r"3 attempts failed, .*pod 0 on node1 ended with exit code 3"
+    ):
+        launch.run()
+    assert list(api.objects) == []
+
+
+def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    api.on_job = with_workers(RUNNING)
+
+    def lose_storage(line: str) -> None:
+        if "pods run on" in line:
+            raise ArtifactsUnavailable("S3 did not answer")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(lose_storage)
+    before = api.objects["jobsets", launch.name]["metadata"]
+    assert before["annotations"]["ml-assets/run"] == "the-run"
+
+    def complete(line: str) -> None:
+        if line.startswith("attached to "):
+            launch.finish()
+            name = f"{launch.name}-workers-0"
+            api.put(
+                "jobs",
+                {
+                    **api.objects["jobs", name],
+                    "status": {"conditions": [{"type": "Complete", "status": "True"}]},
+                },
+            )
+            claims.append(api.objects["jobsets", launch.name]["metadata"])
+
+    claims: list[Document] = []
+    api.on_done = lambda request: (
+        claims.append(api.objects["jobsets", launch.name]["metadata"])
+        if (request.startswith("PUT jobsets"))
+        else None
+    )
+    assert launch.run(complete, run_id="a-retry").best_step == 1
+    assert claims[-1]["uid"] == before["uid"]
+    assert claims[-1]["annotations"]["ml-assets/run"] == "a-retry"
+    assert sum(line.startswith("started ") for line in launch.log) == 1
+    assert list(api.objects) == []
+
+
+def test_a_cancelled_run_removes_the_jobset(api: ApiServer, launch: LaunchedHere) -> None:
+    api.on_job = with_workers(RUNNING)
+
+    def cancel(line: str) -> None:
+        if "pods run on" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(cancel)
+    assert list(api.objects) == []
+
+
+def test_a_failed_jobset_is_told_to_its_run_and_begins_anew_for_others(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    """A launch with more memory must not meet the failure of the launch before."""
+    api.on_job = with_workers(DIVERGED, "Failed", terminalState="Failed")
+
+    def die(line: str) -> None:
+        raise ArtifactsUnavailable(f"before {line}")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(die)
+    left = api.objects["jobsets", launch.name]["metadata"]["uid"]
+    with pytest.raises(Diverged):
+        launch.run(run_id="the-run")
+    api.on_job = with_workers(DIVERGED, "Failed", terminalState="Failed")
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(die)
+    api.on_job = finishing(launch)
+    assert launch.run(run_id="another-run").best_step == 1
+    assert left not in str(api.objects)
+    assert list(api.objects) == []
+
+
+def test_a_cluster_without_jobsets_is_refused_with_what_helps(api: ApiServer, launch: LaunchedHere) -> None:
+    api.trouble("POST", "/jobsets", 404)
+    with pytest.raises(JobSetsMissing, match=r"install JobSet 0\.10 .*ML_ASSETS_KUBERNETES_BACKEND to job"):
+        launch.run()
+    assert issubclass(JobSetsMissing, ClusterRefused)
+    assert list(api.objects) == []
+
+
+def test_a_jobset_that_no_controller_sees_is_given_up(api: ApiServer, launch: LaunchedHere) -> None:
+    with pytest.raises(PodNotStarted, match=r"no new Job for .*JobSet's controller"):
+        launch.run()
+    assert list(api.objects) == []
+
+
+def test_a_range_of_nodes_uses_jobs(api: ApiServer, launch: LaunchedHere) -> None:
+    def done(api: ApiServer, made: Document) -> None:
+        with_pod(DONE, "Complete")(api, made)
+        launch.finish()
+
+    api.on_job = done
+    launch.job = dataclasses.replace(launch.job, settings=TrainingSettings(workers=2))
+    assert launch.run(profile=ResourceProfile(nodes=NodeRange(min=1, max=2))).best_step == 1
+    assert [one for one in api.requests if one.startswith("POST jobsets")] == []
+    assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("backend", ["job", "jobset"])
+def test_a_training_keeps_the_back_end_in_which_it_began(
+    api: ApiServer, launch: LaunchedHere, backend: str
+) -> None:
+    """Two would train at once, and write the same checkpoints."""
+    other = launch.settings
+    launch.settings = other.model_copy(update={"backend": backend})
+    api.on_job = with_workers(RUNNING) if backend == "jobset" else with_pod(RUNNING)
+
+    def lose_storage(line: str) -> None:
+        if "pods run on" in line:
+            raise ArtifactsUnavailable("S3 did not answer")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(lose_storage)
+    (job,) = api.names("jobs")
+    made = [one for one in api.requests if one.startswith("POST")]
+    launch.settings = other.model_copy(update={"backend": {"job": "jobset", "jobset": "job"}[backend]})
+
+    def complete(line: str) -> None:
+        if line.startswith("attached to "):
+            launch.finish()
+            done = {"conditions": [{"type": "Complete", "status": "True"}], "startTime": now()}
+            api.put("jobs", {**api.objects["jobs", job], "status": done})
+
+    assert launch.run(complete).best_step == 1
+    again = [one for one in api.requests if one.startswith("POST")][len(made) :]
+    assert [one for one in again if "leases" not in one] == []
+    assert list(api.objects) == []
+
+
+def test_only_jobsets_of_ended_runs_are_pruned(api: ApiServer, launch: LaunchedHere) -> None:
+    api.on_job = with_workers(RUNNING)
+
+    def lose_storage(line: str) -> None:
+        if "pods run on" in line:
+            raise ArtifactsUnavailable("S3 did not answer")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(lose_storage)
+    assert launch.launcher.prune() == []
+    assert launch.launcher.prune(lambda run: run == "another") == []
+    assert api.names("jobs") == [f"{launch.name}-workers-0"]
+    assert launch.launcher.prune(lambda run: run == "the-run") == [launch.name]
+    assert list(api.objects) == []
+
+
+def test_a_job_that_its_queue_admits_again_has_other_pods(api: ApiServer, launch: LaunchedHere) -> None:
+    """Pods that ignored SIGTERM are killed, and the suspended Job does not fail by them."""
+    killed = pod_documents.ended(0, 137, deleted=now())
+    name = f"{launch.name}-workers-0"
+
+    def suspended(api: ApiServer, made: Document) -> None:
+        with_workers(killed)(api, made)
+        job = api.objects["jobs", name]
+        api.put("jobs", {**job, "spec": {**job["spec"], "suspend": True}})
+
+    def admit(line: str) -> None:
+        job = api.objects["jobs", name]
+        if line.startswith("the attempt ended: "):
+            old = api.objects["pods", f"{name}-0-x"]["metadata"]
+            named = {**old, "name": f"{name}-0-y", "uid": "another", "deletionTimestamp": None}
+            api.put("pods", {**RUNNING, "metadata": named})
+            api.put("jobs", {**job, "spec": {**job["spec"], "suspend": False}})
+        if "1 pods run on" in line and f"{name}-0-y" in api.names("pods"):
+            launch.finish()
+            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    api.on_job = suspended
+    assert launch.run(admit, ResourceProfile(queue="team-a")).best_step == 1
+    (end,) = [line for line in launch.log if line.startswith("the attempt ended: ")]
+    assert "queue team-a evicted the training" in end
+    assert sum("1 pods run on" in line for line in launch.log) == 2
+    assert list(api.objects) == []

@@ -1,0 +1,232 @@
+"""Back end `jobset`: the cluster restarts the pods of a training of fixed size, and a launcher only follows them.
+
+Here: making the JobSet or attaching to it, the errors of its attempts, its removal. The JobSet counts the attempts, so
+there is no Lease: any number of launchers may follow one training, and none need live. A launcher that lives does what
+the cluster cannot: it ends an attempt that cannot start, a training that failed twice at one place, and the wait for a
+lost node. Not here: the JobSet as a document (jobset_objects), one attempt (attempt).
+"""
+
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+from resources.artifacts import ArtifactsUnavailable
+from resources.job.errors import (
+    AttemptsExhausted,
+    ClusterRefused,
+    ClusterUnavailable,
+    PodNotStarted,
+    TrainingFailed,
+)
+from resources.job.job import TrainingResult
+from resources.launcher.kubernetes.attempt import POLL_SECONDS, AttemptWatcher, is_lost, pods_of
+from resources.launcher.kubernetes.attempt_objects import MANAGED, TRAINING, training_name
+from resources.launcher.kubernetes.classify import AttemptEnd
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind, Outdated
+from resources.launcher.kubernetes.jobset_objects import (
+    RUN,
+    JobSetState,
+    jobset_manifest,
+    workers_name,
+)
+from resources.launcher.kubernetes.prune import GRACE_SECONDS, remove
+from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, ClusterTraining
+
+KINDS: tuple[Kind, ...] = ("jobset", "job")
+"""Kinds of the objects behind the pods. The JobSet first, or it would make its Job again."""
+
+
+@dataclass
+class JobSetRun:
+    """A launcher's share in a training that a JobSet runs."""
+
+    training: ClusterTraining
+    run_id: str
+    """The run that waits for the training; empty without one."""
+    _jobs: set[str] = field(default_factory=set[str])
+    """Uids of the Jobs of attempts whose end was seen."""
+    _pods: set[str] = field(default_factory=set[str])
+    """Uids of the pods of these attempts."""
+    _end: AttemptEnd | None = None
+    """End of the newest attempt that ended; None while an attempt runs, or before the first."""
+
+    def __post_init__(self) -> None:
+        self._name = training_name(self.training.job)
+
+    def run(self) -> TrainingResult:
+        """Follow the training to its end; remove the JobSet. If the API server or the artifacts are away, it stays."""
+        try:
+            result = self._result()
+        except (ClusterUnavailable, ArtifactsUnavailable):
+            raise
+        except BaseException as error:
+            self.training.clean(error, KINDS)
+            raise
+        self.training.clean(None, KINDS)
+        return result
+
+    def _result(self) -> TrainingResult:
+        training = self.training
+        state = JobSetState.of(self._attached() or self._made())
+        since = time.monotonic()
+        while True:
+            if (result := training.finished(has_pods=True)) is not None:
+                return result
+            if (job := self._current(state)) is not None:
+                self._follow(job)
+                since = time.monotonic()
+                continue
+            training.logs.deliver(POLL_SECONDS)
+            document = self._found() or self._made()
+            if (now := JobSetState.of(document)).restarts > state.restarts:
+                most = training.job.settings.max_attempts
+                training.output.say(
+                    f"{self._name} starts attempt {now.restarts + 1}; {now.failures} of {most} failures: resuming from "
+                    "the last checkpoint"
+                )
+            state = now
+            if state.outcome:
+                raise self._failure(state)
+            waited = time.monotonic() - since
+            if waited > training.settings.unschedulable_seconds:
+                said = (
+                    f"JobSet {self._name} has had no new Job for {waited:.0f} s: look at the log of JobSet's "
+                    f"controller, and at kubectl describe jobset {self._name}"
+                )
+                if self._end is None:
+                    raise PodNotStarted(said)
+                training.output.say(said)  # its controller may come back, or the node that keeps an ended pod
+                since = time.monotonic()
+
+    def _attached(self) -> Document | None:
+        """Return the JobSet of an earlier launch; None without one. Remove one that failed before this run began."""
+        document = self._found()
+        if document is None:
+            return None
+        is_of_this_run = document["metadata"].get("annotations", {}).get(RUN, "") == self.run_id != ""
+        if JobSetState.of(document).outcome == "Failed" and not is_of_this_run:
+            remove(self.training.cluster, self.training.selector, CANCEL_GRACE_SECONDS, KINDS)
+            return None
+        state = JobSetState.of(document)
+        self.training.output.say(
+            f"attached to {self._name}, which was running already: attempt {state.restarts + 1}, {state.failures} of "
+            f"{self.training.job.settings.max_attempts} failures"
+        )
+        return document if is_of_this_run else self._claimed(document)
+
+    def _claimed(self, document: Document) -> Document | None:
+        """Write into the JobSet that this run waits for it, so that the end of an earlier run does not remove it."""
+        while self.run_id:
+            document["metadata"].setdefault("annotations", {})[RUN] = self.run_id
+            with suppress(Outdated):
+                return self.training.cluster.replace("jobset", document)
+            found = self._found()
+            if found is None:
+                return None
+            document = found
+        return document
+
+    def _found(self) -> Document | None:
+        """Return the JobSet, or None if there is none, or it is being deleted."""
+        document = self.training.cluster.get("jobset", self._name)
+        return None if document is None or document["metadata"].get("deletionTimestamp") else document
+
+    def _made(self) -> Document:
+        """Return a new JobSet, or the one that another launcher made meanwhile."""
+        of = self.training
+        manifest = jobset_manifest(
+            of.job,
+            of.profile,
+            of.settings,
+            folder=of.folder,
+            snapshot=of.snapshot,
+            s3_endpoint_url=of.s3_endpoint_url,
+            run_id=self.run_id,
+        )
+        while True:
+            try:
+                document = of.cluster.create("jobset", manifest)
+            except AlreadyThere:
+                if (found := self._found()) is not None:
+                    return found
+                time.sleep(POLL_SECONDS)  # it is being deleted
+                continue
+            of.output.say(f"started {self._name}: {of.profile.in_words(of.profile.most_nodes)}")
+            return document
+
+    def _current(self, state: JobSetState) -> Document | None:
+        """Return the Job of the present attempt if there is more to see of it; None if not, or before it exists."""
+        cluster = self.training.cluster
+        job = cluster.get("job", workers_name(self.training.job))
+        if job is None or job["metadata"].get("deletionTimestamp"):
+            return None
+        uid = str(job["metadata"]["uid"])
+        # A queue that evicts the training suspends its Job, which gets other pods once it is admitted again.
+        if uid not in self._jobs or job["spec"].get("suspend"):
+            return job
+        pods = pods_of(cluster, f"batch.kubernetes.io/controller-uid={uid}")
+        return job if any(pod.uid not in self._pods for pod in pods) else None
+
+    def _follow(self, job: Document) -> None:
+        """Follow an attempt to its end. Raise the error of an end after which no attempt can help."""
+        of = self.training
+        of.output.begin()
+        self._end = None
+        watcher = AttemptWatcher(
+            cluster=of.cluster,
+            job=job,
+            profile=of.profile,
+            settings=of.settings,
+            logs=of.logs,
+            output=of.output,
+            lost=threading.Event(),  # nobody takes a JobSet over
+            earlier=self._pods,
+        )
+        end = watcher.end()
+        self._end = end
+        self._jobs.add(str(job["metadata"]["uid"]))
+        self._pods.update(pod.uid for pod in watcher.pods)
+        if end.error is not None:
+            raise end.error
+        if end.kind == "failed" and (error := of.output.failed_twice()) is not None:
+            raise error
+        if end.kind != "done":
+            of.output.say(f"the attempt ended: {end.said}")
+        if any(map(is_lost, watcher.pods)):
+            # The cluster alone waits until the node is back or removed. The JobSet makes the Job again once it is gone,
+            # and counts no failure.
+            remove(of.cluster, of.selector, 1, ("job",), after_pods=True)
+
+    def _failure(self, state: JobSetState) -> TrainingFailed:
+        """Return the error of a JobSet that ended without a result, and without an attempt that explains it."""
+        said = f"the last attempt because {self._end.said}" if self._end else state.why
+        if state.outcome == "Completed":
+            said = "all pods ended with exit code 0 but wrote no result"
+        output = self.training.output
+        return AttemptsExhausted(
+            f"{max(1, state.failures)} attempts failed, {said}. The last lines of {output.log_file}:\n{output.tail}"
+        )
+
+
+def prune_jobsets(
+    cluster: Cluster, has_ended: Callable[[str], bool], on_log: Callable[[str], None]
+) -> list[str]:
+    """Remove JobSets whose run has ended without removing them; return their names.
+
+    A JobSet that no run waits for goes on to its end. `on_log` gets a line for each that cannot be removed.
+    """
+    pruned: list[str] = []
+    for one in cluster.list("jobset", MANAGED):
+        meta: Document = one["metadata"]
+        run = str(meta.get("annotations", {}).get(RUN, ""))
+        if not run or meta.get("deletionTimestamp") or not has_ended(run):
+            continue
+        try:
+            remove(cluster, f"{TRAINING}={meta['labels'][TRAINING]}", GRACE_SECONDS, KINDS)
+        except (ClusterRefused, ClusterUnavailable) as error:
+            on_log(f"{meta['name']} could not be removed, the next prune tries again: {error}")
+            continue
+        pruned.append(str(meta["name"]))
+    return pruned
