@@ -216,14 +216,20 @@ def test_layouts_that_cannot_be_are_refused(parallel: Any, said: str) -> None:
 
 
 def test_a_job_is_decoded_where_its_processes_begin_and_nowhere_else() -> None:
-    """The node of a job and each of its ranks read `job.json`; an agent hands nothing on."""
+    """The node of a job and each of its ranks read `job.json`; an agent hands nothing on. A restore reads another."""
     training = Path(ml_assets.model.training.__file__).parent
     decoding = sorted(
         str(file.relative_to(training))
         for file in training.rglob("*.py")
         for _ in range(file.read_text().count("TrainingJob.from_json("))
     )
-    assert decoding == ["entry.py", "node/pod.py", "node/torchrun.py", "script/api.py"]
+    assert decoding == [
+        "checkpoint/restored.py",
+        "entry.py",
+        "node/pod.py",
+        "node/torchrun.py",
+        "script/api.py",
+    ]
 
 
 def test_a_result_reads_back(tmp_path: Path) -> None:
