@@ -62,6 +62,17 @@ def finishing(launch: LaunchedHere) -> Play:
     return play
 
 
+def leave_running(launch: LaunchedHere) -> None:
+    """Run a launcher until its pods run, and let it go."""
+
+    def lose_storage(line: str) -> None:
+        if "pods run on" in line:
+            raise ArtifactsUnavailable("S3 did not answer")
+
+    with pytest.raises(ArtifactsUnavailable):
+        launch.run(lose_storage)
+
+
 def test_a_training_makes_one_jobset_and_leaves_nothing(api: ApiServer, launch: LaunchedHere) -> None:
     api.on_job = finishing(launch)
     assert launch.run().best_step == 1
@@ -98,12 +109,7 @@ def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
 ) -> None:
     api.on_job = with_workers(RUNNING)
 
-    def lose_storage(line: str) -> None:
-        if "pods run on" in line:
-            raise ArtifactsUnavailable("S3 did not answer")
-
-    with pytest.raises(ArtifactsUnavailable):
-        launch.run(lose_storage)
+    leave_running(launch)
     before = api.objects["jobsets", launch.name]["metadata"]
     assert before["annotations"]["ml-assets/run"] == "the-run"
 
@@ -203,12 +209,7 @@ def test_a_training_keeps_the_back_end_in_which_it_began(
     launch.settings = other.model_copy(update={"backend": backend})
     api.on_job = with_workers(RUNNING) if backend == "jobset" else with_pod(RUNNING)
 
-    def lose_storage(line: str) -> None:
-        if "pods run on" in line:
-            raise ArtifactsUnavailable("S3 did not answer")
-
-    with pytest.raises(ArtifactsUnavailable):
-        launch.run(lose_storage)
+    leave_running(launch)
     (job,) = api.names("jobs")
     made = [one for one in api.requests if one.startswith("POST")]
     launch.settings = other.model_copy(update={"backend": {"job": "jobset", "jobset": "job"}[backend]})
@@ -228,12 +229,7 @@ def test_a_training_keeps_the_back_end_in_which_it_began(
 def test_only_jobsets_of_ended_runs_are_pruned(api: ApiServer, launch: LaunchedHere) -> None:
     api.on_job = with_workers(RUNNING)
 
-    def lose_storage(line: str) -> None:
-        if "pods run on" in line:
-            raise ArtifactsUnavailable("S3 did not answer")
-
-    with pytest.raises(ArtifactsUnavailable):
-        launch.run(lose_storage)
+    leave_running(launch)
     assert launch.launcher.prune() == []
     assert launch.launcher.prune(lambda run: run == "another") == []
     assert api.names("jobs") == [f"{launch.name}-workers-0"]

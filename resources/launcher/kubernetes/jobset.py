@@ -14,14 +14,13 @@ from dataclasses import dataclass, field
 
 from resources.artifacts import ArtifactsUnavailable
 from resources.job.errors import (
-    AttemptsExhausted,
     ClusterRefused,
     ClusterUnavailable,
     PodNotStarted,
     TrainingFailed,
 )
 from resources.job.job import TrainingResult
-from resources.launcher.kubernetes.attempt import POLL_SECONDS, AttemptWatcher, is_lost, pods_of
+from resources.launcher.kubernetes.attempt import POLL_SECONDS, is_lost, pods_of
 from resources.launcher.kubernetes.attempt_objects import MANAGED, TRAINING, training_name
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind, Outdated
@@ -32,7 +31,7 @@ from resources.launcher.kubernetes.jobset_objects import (
     workers_name,
 )
 from resources.launcher.kubernetes.prune import GRACE_SECONDS, remove
-from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, ClusterTraining
+from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
 
 KINDS: tuple[Kind, ...] = ("jobset", "job")
 """Kinds of the objects behind the pods. The JobSet first, or it would make its Job again."""
@@ -106,10 +105,10 @@ class JobSetRun:
         if document is None:
             return None
         is_of_this_run = document["metadata"].get("annotations", {}).get(RUN, "") == self.run_id != ""
-        if JobSetState.of(document).outcome == "Failed" and not is_of_this_run:
+        state = JobSetState.of(document)
+        if state.outcome == "Failed" and not is_of_this_run:
             remove(self.training.cluster, self.training.selector, CANCEL_GRACE_SECONDS, KINDS)
             return None
-        state = JobSetState.of(document)
         self.training.output.say(
             f"attached to {self._name}, which was running already: attempt {state.restarts + 1}, {state.failures} of "
             f"{self.training.job.settings.max_attempts} failures"
@@ -174,16 +173,7 @@ class JobSetRun:
         of = self.training
         of.output.begin()
         self._end = None
-        watcher = AttemptWatcher(
-            cluster=of.cluster,
-            job=job,
-            profile=of.profile,
-            settings=of.settings,
-            logs=of.logs,
-            output=of.output,
-            lost=threading.Event(),  # nobody takes a JobSet over
-            earlier=self._pods,
-        )
+        watcher = of.watcher(job, threading.Event(), earlier=self._pods)  # nobody takes a JobSet over
         end = watcher.end()
         self._end = end
         self._jobs.add(str(job["metadata"]["uid"]))
@@ -203,11 +193,8 @@ class JobSetRun:
         """Return the error of a JobSet that ended without a result, and without an attempt that explains it."""
         said = f"the last attempt because {self._end.said}" if self._end else state.why
         if state.outcome == "Completed":
-            said = "all pods ended with exit code 0 but wrote no result"
-        output = self.training.output
-        return AttemptsExhausted(
-            f"{max(1, state.failures)} attempts failed, {said}. The last lines of {output.log_file}:\n{output.tail}"
-        )
+            said = NO_RESULT
+        return self.training.exhausted(max(1, state.failures), said)
 
 
 def prune_jobsets(

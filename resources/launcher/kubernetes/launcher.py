@@ -14,11 +14,11 @@ from pathlib import Path
 
 from resources.addresses import Address
 from resources.artifacts import Artifacts, ArtifactsUnavailable
-from resources.job.errors import AttemptsExhausted, BadConfiguration, ClusterUnavailable, TrainingFailed
+from resources.job.errors import BadConfiguration, ClusterUnavailable, TrainingFailed
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import attempt_objects
-from resources.launcher.kubernetes.attempt import AttemptWatcher, newest, pods_of, size_of, start
+from resources.launcher.kubernetes.attempt import newest, pods_of, size_of, start
 from resources.launcher.kubernetes.capacity import AttemptPlan
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import Cluster, Document
@@ -28,7 +28,7 @@ from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import Lease, LeaseLost, has_run_out
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import prune, remove
-from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, ClusterTraining
+from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
 from resources.launcher.protocol import in_words, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
@@ -215,11 +215,11 @@ class _LeaderRun:
                 plan = plan.then()
                 lease.note(attempt=plan.number, failures=plan.failures)
                 document = self._start(plan)
-            end = self._watch(document, plan)
+            end = training.watcher(document, lease.lost, grow_after=plan.grow_after).end()
             if (result := training.finished()) is not None:
                 return result
             if end.kind == "done":
-                end = AttemptEnd(kind="failed", said="all pods ended with exit code 0 but wrote no result")
+                end = AttemptEnd(kind="failed", said=NO_RESULT)
             if end.error is not None:
                 raise end.error
             if end.kind == "failed" and (error := output.failed_twice()) is not None:
@@ -227,10 +227,7 @@ class _LeaderRun:
             plan = plan.ended(end, has_trained=output.has_trained)
             most = training.job.settings.max_attempts
             if plan.failures >= most:
-                raise AttemptsExhausted(
-                    f"{plan.failures} attempts failed, the last attempt because {end.said}. The last lines of "
-                    f"{output.log_file}:\n{output.tail}"
-                )
+                raise training.exhausted(plan.failures, f"the last attempt because {end.said}")
             lease.note(attempt=plan.number, failures=plan.failures)
             pause = pause_after(plan.fruitless)
             output.say(
@@ -262,19 +259,6 @@ class _LeaderRun:
         if document is not None:
             of.output.say(f"started {document['metadata']['name']}: {of.profile.in_words(plan.nodes)}")
         return document
-
-    def _watch(self, document: Document, plan: AttemptPlan) -> AttemptEnd:
-        of = self.training
-        return AttemptWatcher(
-            cluster=of.cluster,
-            job=document,
-            profile=of.profile,
-            settings=of.settings,
-            logs=of.logs,
-            output=of.output,
-            lost=self.lease.lost,
-            grow_after=plan.grow_after,
-        ).end()
 
     def _clean(self, why: BaseException | None) -> None:
         """Remove all Jobs, Services, pods and the Lease, unless another launcher leads the pods now."""

@@ -4,23 +4,27 @@ Here: its result, and the removal of all its objects. Not here: what makes and r
 difference between the back ends.
 """
 
+import math
+import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
 from resources.addresses import Address
 from resources.artifacts import Artifacts, ArtifactsUnavailable
-from resources.job.errors import ClusterRefused, ClusterUnavailable
+from resources.job.errors import AttemptsExhausted, ClusterRefused, ClusterUnavailable
 from resources.job.events import read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
+from resources.launcher.kubernetes.attempt import AttemptWatcher
 from resources.launcher.kubernetes.attempt_objects import training_selector
-from resources.launcher.kubernetes.cluster import Cluster, Kind
+from resources.launcher.kubernetes.cluster import Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
+NO_RESULT = "all pods ended with exit code 0 but wrote no result"
 CANCEL_GRACE_SECONDS = 5
 """Seconds for the pods of a cancelled training to save. No pod may be left after 10 s."""
 _CLEAN_SECONDS = 30.0
@@ -70,6 +74,33 @@ class ClusterTraining:
         with suppress(*([ArtifactsUnavailable] if result is not None else [])):  # the result is here already
             share_events(self.artifacts, self.job, self.output.events)
         return result
+
+    def watcher(
+        self,
+        job: Document,
+        lost: threading.Event,
+        *,
+        grow_after: float = math.inf,
+        earlier: Collection[str] = (),
+    ) -> AttemptWatcher:
+        """Return a watcher of the attempt whose Job is `job`; see `AttemptWatcher`."""
+        return AttemptWatcher(
+            cluster=self.cluster,
+            job=job,
+            profile=self.profile,
+            settings=self.settings,
+            logs=self.logs,
+            output=self.output,
+            lost=lost,
+            grow_after=grow_after,
+            earlier=earlier,
+        )
+
+    def exhausted(self, failures: int, said: str) -> AttemptsExhausted:
+        """Return the error of a training that may fail no more often. `said`: why it failed last."""
+        return AttemptsExhausted(
+            f"{failures} attempts failed, {said}. The last lines of {self.output.log_file}:\n{self.output.tail}"
+        )
 
     def clean(
         self,
