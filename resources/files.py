@@ -65,6 +65,14 @@ def whole_file(target: Path) -> Generator[Path]:
         writing.unlink(missing_ok=True)
 
 
+def link_or_copy(source: Path, target: Path) -> None:
+    """Make `target` a hard link to the file `source`, or a copy on another file system. Raises `OSError`."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copyfile(source, target)
+
+
 @contextmanager
 def unfinished_folder(parent: Path) -> Generator[Path]:
     """Yield an empty folder of this caller alone in `parent`, which is created if needed. Delete it after the block.

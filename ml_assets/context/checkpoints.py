@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ml_assets.foundation.links import read_artifact
-from resources.artifacts import ArtifactMissing, Artifacts
-from resources.job.events import EVENTS, JOB, TRAININGS, TrainingEvent, read_events
+from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
+from resources.job.events import EVENTS, JOB, TrainingEvent, folder_of_training, read_events
 from resources.job.job import TrainingJob
 
 
@@ -35,7 +34,7 @@ def listed(artifacts: Artifacts, model: str, fingerprint: str) -> list[ListedChe
     # It imports torch, which takes seconds at the first call.
     from ml_assets.model.training.checkpoint.checkpoints import COMMIT, folder_of, reasons_to_keep, step_of
 
-    name = f"{TRAININGS}/{model}/{fingerprint[:16]}"
+    name = folder_of_training(model, fingerprint)
     sizes: dict[int, int] = {}
     files, changed = artifacts.files(name), artifacts.changed(name)
     for file, size in files.items():

@@ -1,14 +1,11 @@
-"""Links from trainings and studies: the page of the run, the folder and the page of a report; reading an artifact.
+"""Links from trainings and studies: the page of the run, the folder and the page of a report.
 
 Not here: pages of the lake and of MLflow (their own modules build those).
 """
 
-import tempfile
-from pathlib import Path
 from urllib.parse import quote, urlsplit
 
 from resources.addresses import Address
-from resources.artifacts import Artifacts
 from resources.ledger import evaluation_name
 
 REPORTS = "reports"
@@ -49,11 +46,3 @@ def report_page(ui_url: Address, name: str, file: str = "report.html") -> str:
 def partition_address(ui_url: Address, table: str, key: str) -> str:
     """Return the address of the page about a partition, without a host as in `report_page`."""
     return report_page(ui_url, f"{TABLES}/{table}", key)
-
-
-def read_artifact(artifacts: Artifacts, name: str, file: str) -> bytes:
-    """Return the content of a pushed file of the folder `name`. Raises `ArtifactMissing`."""
-    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-        target = Path(fetched) / file
-        artifacts.fetch(name, file, target)
-        return target.read_bytes()

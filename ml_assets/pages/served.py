@@ -14,9 +14,9 @@ from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from ml_assets.data.tables.layout import TableNameRefused
 from ml_assets.data.tables.manifest import ManifestUnreadable
 from ml_assets.data.tables.reader import PartitionMissing
-from ml_assets.foundation.links import DIGESTS, REPORTS, STUDIES, read_artifact
+from ml_assets.foundation.links import DIGESTS, REPORTS, STUDIES
 from ml_assets.pages.partition_page import NotOnMain, TableMissing, newest_partition, partition_page
-from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, relative
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError, read_artifact, relative
 from resources.lake import LakeError
 from resources.ledger import LedgerError
 from resources.platform import Platform

@@ -10,6 +10,7 @@ files, and `pull` to get the files of others. With the embedded default both hav
 
 import os
 import shutil
+import tempfile
 from collections.abc import Generator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import UTC, datetime
@@ -119,6 +120,14 @@ def missing(name: str, address: str) -> ArtifactMissing:
     return ArtifactMissing(
         f"nothing is stored at {address}: run the step that creates {name} again, it pushes the files"
     )
+
+
+def read_artifact(artifacts: Artifacts, name: str, file: str) -> bytes:
+    """Return the content of a pushed file of the folder `name`. Raises `ArtifactMissing`."""
+    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
+        target = Path(fetched) / file
+        artifacts.fetch(name, file, target)
+        return target.read_bytes()
 
 
 class FolderArtifacts:

@@ -64,7 +64,12 @@ WEIGHTS, RESULT = "model.safetensors", "result.json"
 
 def training_folder_name(job: TrainingJob) -> str:
     """Return the name of the job's folder among the artifacts."""
-    return f"{TRAININGS}/{job.model}/{job.fingerprint[:16]}"
+    return folder_of_training(job.model, job.fingerprint)
+
+
+def folder_of_training(model: str, fingerprint: str) -> str:
+    """Return the name of the folder of a training among the artifacts. The first 16 digits of `fingerprint` do."""
+    return f"{TRAININGS}/{model}/{fingerprint[:16]}"
 
 
 def read_events(folder: Path) -> list[TrainingEvent]:

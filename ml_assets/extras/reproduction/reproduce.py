@@ -19,7 +19,6 @@ from ml_assets.data.snapshots.split_reader import Snapshot
 from ml_assets.data.snapshots.split_rows import rows_of
 from ml_assets.data.tables.reader import TableReader
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.foundation.links import read_artifact
 from ml_assets.model.release.bundle_store import Bundle, BundleStore
 from ml_assets.model.release.initial_version import InitialModel
 from ml_assets.model.release.registry import RegisteredVersion
@@ -35,7 +34,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.train import LaunchRecord, read_launches
 from ml_assets.model.steps.values import ValidatedWindow
 from ml_assets.model.training.checkpoint.initial import hand_over
-from resources.artifacts import ArtifactMissing, FolderArtifacts
+from resources.artifacts import ArtifactMissing, FolderArtifacts, read_artifact
 from resources.environment import LeftOut, code_state, installed_packages, lock_of
 from resources.job.events import JOB
 from resources.job.job import TrainingJob, TrainingResult

@@ -12,7 +12,7 @@ from itertools import chain
 
 from pydantic import ValidationError
 
-from ml_assets.foundation.links import read_artifact, report_name
+from ml_assets.foundation.links import report_name
 from ml_assets.foundation.reports.page import WrittenPage
 from ml_assets.model.evaluation.evaluation_document import GateDecision, Role
 from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
@@ -28,7 +28,7 @@ from ml_assets.model.release.rules import deciding_as_json, gates_as_json
 from ml_assets.model.release.standing import PRODUCTION, BundleStandings, InputsUnknown, in_words
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from resources.acting import author_of_run
-from resources.artifacts import ArtifactMissing
+from resources.artifacts import ArtifactMissing, read_artifact
 from resources.ledger import EvaluationRow, NewEvaluation, RuleOutcome, TransitionOutcome, author_in_words
 from resources.platform import Platform
 

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Self
 
 from ml_assets.foundation.checkout import ROOT
-from ml_assets.foundation.links import read_artifact, run_url
+from ml_assets.foundation.links import run_url
 from ml_assets.model.release.initial_version import InitialModel, newest_fit
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.identity import require_as_frozen
@@ -27,7 +27,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
 from ml_assets.model.training.checkpoint.initial import hand_over
-from resources.artifacts import ArtifactMissing
+from resources.artifacts import ArtifactMissing, read_artifact
 from resources.environment import LeftOut, code_state, environment_facts, installed_packages, lock_of, machine
 from resources.job.events import EVENTS, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob

@@ -16,7 +16,7 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.history.retention import Retired, needless_audit_branches, not_retained, retire
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.foundation.links import read_artifact
+from resources.artifacts import read_artifact
 from resources.files import UNFINISHED
 from resources.job.events import JOB, RESULT, SNAPSHOTS, TRAININGS
 from resources.job.job import TrainingJob

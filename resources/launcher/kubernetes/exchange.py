@@ -3,15 +3,13 @@
 Not here: the commands of the pods that read and write them (ml_assets.model.training.node.pod).
 """
 
-import os
-import shutil
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
-from resources.files import whole_file
+from resources.files import link_or_copy, whole_file
 from resources.job.events import EVENTS, JOB, RESULT, SNAPSHOTS, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 
@@ -84,7 +82,4 @@ def _fill(place: Path, snapshot: Path) -> None:
         target = place / path.relative_to(snapshot)
         target.parent.mkdir(parents=True, exist_ok=True)
         target.unlink(missing_ok=True)
-        try:
-            os.link(path, target)
-        except OSError:
-            shutil.copyfile(path, target)
+        link_or_copy(path, target)

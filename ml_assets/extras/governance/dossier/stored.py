@@ -5,7 +5,6 @@ Not here: forms, signature and verification of a dossier (`ml_assets.extras.gove
 
 import hashlib
 import json
-import os
 import shutil
 import tempfile
 from collections.abc import Generator, Set
@@ -35,6 +34,7 @@ from ml_assets.model.steps.record import card_of, report_of
 from ml_assets.model.steps.train import DIFFERENCE, read_launches, source
 from ml_assets.model.steps.train import LOCK as LOCK_FILE
 from resources.artifacts import Artifacts, ArtifactsError
+from resources.files import link_or_copy
 from resources.ledger import DossierRow, EvaluationRow, ModelLog
 from resources.platform import Platform
 
@@ -136,13 +136,8 @@ def lay_out(bundle: Bundle, folder: Path, *, links: bool) -> None:
     (folder / BUNDLE).mkdir(parents=True)
     listing = Path(LISTING).name
     for name in (*listed((bundle.folder / listing).read_text()), listing):
-        if links:
-            try:
-                os.link(bundle.folder / name, folder / BUNDLE / name)
-                continue
-            except OSError:  # another disk
-                pass
-        shutil.copyfile(bundle.folder / name, folder / BUNDLE / name)
+        place = link_or_copy if links else shutil.copyfile
+        place(bundle.folder / name, folder / BUNDLE / name)
 
 
 def write_dossier(platform: Platform, version: RegisteredVersion, key: SigningKey) -> DossierRow:

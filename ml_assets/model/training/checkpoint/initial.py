@@ -9,14 +9,12 @@ the choice of weights (release.initial_version), resuming this training (checkpo
 # pyright: reportUnknownVariableType=false
 # (the annotations of safetensors are partial)
 
-import os
-import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ml_assets.data.snapshots.split_reader import file_sha256
 from resources.artifacts import Artifacts
-from resources.files import whole_file
+from resources.files import link_or_copy, whole_file
 from resources.job.errors import BadConfiguration, InputChanged
 from resources.job.job import TrainingJob
 
@@ -32,10 +30,7 @@ def hand_over(weights: Path, artifacts: Artifacts, name: str) -> None:
     """Put the file `weights` where the workers of the job in folder `name` begin with it. Safe to repeat."""
     place = artifacts.folder(name) / INITIAL
     with whole_file(place) as writing:
-        try:
-            os.link(weights, writing)
-        except OSError:  # another file system
-            shutil.copyfile(weights, writing)
+        link_or_copy(weights, writing)
     artifacts.push(name, [INITIAL])
 
 

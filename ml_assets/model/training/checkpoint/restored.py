@@ -11,25 +11,24 @@ deletion of the other checkpoint. Not here: comparing the two trainings (`steps.
 import dataclasses
 import hashlib
 import json
-import os
 import shutil
-import tempfile
-from pathlib import Path
 
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.model.training.checkpoint.checkpoints import COMMIT, CommitMarker, folder_of, step_of
 from ml_assets.model.training.data.rowlog import RESTORED_ROWS, copy_rows
-from resources.artifacts import ArtifactMissing, Artifacts
-from resources.files import whole_file
+from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
+from resources.files import link_or_copy, whole_file
 from resources.job.errors import CheckpointGone, CheckpointUnusable
-from resources.job.events import JOB, RESULT, TRAININGS, training_folder_name
+from resources.job.events import JOB, RESULT, folder_of_training, training_folder_name
 from resources.job.job import RestoredState, TrainingJob
 
 
 def job_of(artifacts: Artifacts, model: str, fingerprint: str) -> TrainingJob:
     """Return the job of a training. Raises `CheckpointGone` if it was deleted, `CheckpointUnusable` if it changed."""
     try:
-        job = TrainingJob.from_json(_read(artifacts, _folder(model, fingerprint), JOB).decode())
+        job = TrainingJob.from_json(
+            read_artifact(artifacts, folder_of_training(model, fingerprint), JOB).decode()
+        )
     except ArtifactMissing as missing:
         raise CheckpointGone(
             f"the training {fingerprint[:16]} of {model} has no checkpoint, or was deleted: train anew"
@@ -47,7 +46,10 @@ def state_of_checkpoint(artifacts: Artifacts, model: str, fingerprint: str, step
 
     Raises `CheckpointGone`, and `CheckpointUnusable` for a marker that cannot be read.
     """
-    marker = _marker(artifacts, _folder(model, fingerprint), step)
+    return _state_in(_marker(artifacts, folder_of_training(model, fingerprint), step), fingerprint, step)
+
+
+def _state_in(marker: CommitMarker, fingerprint: str, step: int) -> RestoredState:
     if marker.fingerprint != fingerprint:
         raise CheckpointUnusable(
             f"the checkpoint of step {step} belongs to another training than {fingerprint[:16]}: choose another one"
@@ -65,13 +67,12 @@ def hand_over_state(artifacts: Artifacts, job: TrainingJob, restored: RestoredSt
     name = training_folder_name(job)
     if _has_begun(artifacts, name, restored.step):
         return
-    found = state_of_checkpoint(artifacts, job.model, restored.training, restored.step)
-    if found != restored:
+    origin, step = folder_of_training(job.model, restored.training), restored.step
+    markers = {step: _marker(artifacts, origin, step)}
+    if _state_in(markers[step], restored.training, step) != restored:
         raise CheckpointUnusable(
             f"{restored.in_words} was written again since, with another state: restore it once more"
         )
-    origin, step = _folder(job.model, restored.training), restored.step
-    markers = {step: _marker(artifacts, origin, step)}
     if (best := markers[step].best_step) not in (0, step):
         markers = {best: _marker(artifacts, origin, best), **markers}
     try:
@@ -90,16 +91,6 @@ def hand_over_state(artifacts: Artifacts, job: TrainingJob, restored: RestoredSt
         _commit(artifacts, name, one, dataclasses.replace(marker, fingerprint=job.fingerprint))
 
 
-def _read(artifacts: Artifacts, name: str, file: str) -> bytes:
-    with tempfile.TemporaryDirectory(prefix="ml-assets-") as fetched:
-        artifacts.fetch(name, file, Path(fetched) / file)
-        return (Path(fetched) / file).read_bytes()
-
-
-def _folder(model: str, fingerprint: str) -> str:
-    return f"{TRAININGS}/{model}/{fingerprint[:16]}"
-
-
 def _has_begun(artifacts: Artifacts, name: str, step: int) -> bool:
     """True if a training has its result, or a checkpoint of `step` or later."""
     for file in artifacts.files(name):
@@ -111,7 +102,7 @@ def _has_begun(artifacts: Artifacts, name: str, step: int) -> bool:
 
 def _marker(artifacts: Artifacts, name: str, step: int) -> CommitMarker:
     try:
-        return CommitMarker.from_bytes(_read(artifacts, f"{name}/{folder_of(step)}", COMMIT))
+        return CommitMarker.from_bytes(read_artifact(artifacts, f"{name}/{folder_of(step)}", COMMIT))
     except ArtifactMissing as missing:
         found = {step_of(file.rpartition("/")[0]) for file in artifacts.files(name) if file.endswith(COMMIT)}
         there = ", ".join(str(one) for one in sorted(one for one in found if one is not None))
@@ -145,7 +136,8 @@ def _copy_files(artifacts: Artifacts, origin: str, name: str, step: int, marker:
     try:
         source = artifacts.pull(origin, [f"{folder}/{file}" for file in marker.sha256]) / folder
         for file, digest in marker.sha256.items():
-            _link(source / file, place / file)
+            with whole_file(place / file) as writing:
+                link_or_copy(source / file, writing)
             if file_sha256(place / file) != digest:
                 raise CheckpointUnusable(
                     f"the checkpoint of step {step} is damaged: {file} differs from its digest. Choose another one"
@@ -161,13 +153,3 @@ def _commit(artifacts: Artifacts, name: str, step: int, marker: CommitMarker) ->
     with whole_file(artifacts.folder(name) / folder / COMMIT) as writing:
         writing.write_bytes(marker.to_bytes())
     artifacts.push(name, [f"{folder}/{file}" for file in marker.sha256], last=f"{folder}/{COMMIT}")
-
-
-def _link(source: Path, place: Path) -> None:
-    with whole_file(place) as writing:
-        try:
-            os.link(source, writing)
-        except FileNotFoundError:
-            raise
-        except OSError:  # another file system
-            shutil.copyfile(source, writing)
