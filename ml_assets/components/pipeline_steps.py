@@ -4,7 +4,6 @@ Here: calling a stage, and the page of its result in Dagster. Not here: the work
 Steps pass small JSON values to each other; data and weights are in the lake and the artifact folders.
 """
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,7 @@ import dagster as dg
 
 from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
-from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES, RESTORES
+from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES
 from ml_assets.components.pages import (
     RunPage,
     bullets,
@@ -25,6 +24,7 @@ from ml_assets.components.pages import (
     table_of,
     tracked_facts,
 )
+from ml_assets.components.restores import Restores
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.snapshots.split_reader import SPLITS, Snapshot
 from ml_assets.data.tables.declared import DeclaredTables
@@ -43,7 +43,7 @@ from ml_assets.model.steps.values import (
 from resources.addresses import Address
 from resources.artifacts import ArtifactMissing
 from resources.job.events import TrainingEvent, read_events, recoveries_of
-from resources.job.job import RestoredState, TrainingResult
+from resources.job.job import TrainingResult
 from resources.launcher.resource_profile import changes_of
 from resources.ledger import evaluation_name
 from resources.platform import Platform
@@ -124,6 +124,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
             if chosen is not None:
                 require_chosen_on_valid_rows(spec, platform, chosen)
                 context.log.info(f"hyperparameters: {chosen.says}")
+            restores = Restores.of(context.run.tags)
             frozen, content = take_snapshot(
                 spec,
                 platform,
@@ -131,7 +132,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
                 validated,
                 context.run_id,
                 chosen,
-                restored_state(context.run.tags),
+                None if restores is None else restores.state,
             )
             yield dg.Output(
                 frozen,
@@ -197,22 +198,6 @@ READ_DIGEST, READ_AT = "read_digest", "read_at"
 
 RESTORED = "restored from"
 """Metadata of a training set and its checkpoint: the state with which the training began; absent for step 0."""
-
-
-def restored_state(tags: Mapping[str, str]) -> RestoredState | None:
-    """Return the state with which the training of a run begins; None if it begins at step 0."""
-    if (written := tags.get(RESTORES)) is None:
-        return None
-    try:
-        return RestoredState(**json.loads(written)["state"])
-    except (ValueError, TypeError, KeyError):
-        raise NoSuchState(
-            f"the tag {RESTORES} of this run names no checkpoint: only `ml-assets launch --restore` and the API set it"
-        ) from None
-
-
-class NoSuchState(BuildRefused):
-    """A run names a state to begin with in another form."""
 
 
 def restored_facts(frozen: TrainingSet) -> dict[str, str]:

@@ -6,12 +6,11 @@ before the launch is compared here; the step that freezes the rows compares the 
 """
 
 import dataclasses
-import json
 from functools import partial
 from pathlib import Path
 
-from ml_assets.components.metadata import RESTORES
 from ml_assets.components.pipeline_steps import READ_DIGEST
+from ml_assets.components.restores import Restores
 from ml_assets.context.errors import NotFound
 from ml_assets.context.launch import Launchable, launchable
 from ml_assets.context.plan import plan_of
@@ -36,11 +35,10 @@ def restorable(project: Project, run_id: str, step: int, *, resources: str | Non
     state = state_of_checkpoint(artifacts, training.model, fingerprint, step)
     origin = job_of(artifacts, training.model, fingerprint)
     _require_same(project, origin, training.partitions, str(frozen.get(READ_DIGEST, "")))
-    asked = {"run": training.id, "state": dataclasses.asdict(state)}
     job = dataclasses.replace(origin, restored=state)
     return dataclasses.replace(
         what,
-        own_tags={RESTORES: json.dumps(asked, sort_keys=True)},
+        own_tags=Restores(run=training.id, state=state).to_tag(),
         prepare=partial(hand_over_state, artifacts, job, state),
     )
 

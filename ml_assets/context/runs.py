@@ -3,7 +3,6 @@
 Not here: launching (`context.launch`), runs of MLflow (`resources.tracking.tracker`).
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -12,7 +11,8 @@ from typing import Any, Literal
 import dagster as dg
 
 from ml_assets.components.behind import TABLES
-from ml_assets.components.metadata import RESTORES, TRAINS, partition_of
+from ml_assets.components.metadata import TRAINS, partition_of
+from ml_assets.components.restores import NoSuchState, Restores
 from ml_assets.components.training_pipeline import CHECKPOINT, TRAINING_SET
 from ml_assets.context.checkpoints import ListedCheckpoint, listed
 from ml_assets.context.errors import NotFound
@@ -142,17 +142,21 @@ class Runs:
 
     def training_set(self, training: ShownRun) -> Mapping[str, Any]:
         """Return the metadata of a training's set as plain values; empty before the run froze it."""
-        made = self.project.instance.fetch_materializations(
+        return self.made(training, dg.AssetKey([training.model, TRAINING_SET]))
+
+    def made(self, run: ShownRun, key: dg.AssetKey) -> Mapping[str, Any]:
+        """Return the metadata of what a run made of an asset, as plain values; empty before."""
+        found = self.project.instance.fetch_materializations(
             dg.AssetRecordsFilter(
-                dg.AssetKey([training.model, TRAINING_SET]),
-                asset_partitions=[training.partitions] if training.partitions else None,
-                after_timestamp=training.created_at.timestamp(),
+                key,
+                asset_partitions=[run.partitions] if run.partitions else None,
+                after_timestamp=run.created_at.timestamp(),
             ),
             limit=MOST_POINTS,
             ascending=True,
         ).records
-        for one in made:
-            if one.event_log_entry.run_id == training.id and one.asset_materialization is not None:
+        for one in found:
+            if one.event_log_entry.run_id == run.id and one.asset_materialization is not None:
                 return {name: value.value for name, value in one.asset_materialization.metadata.items()}
         return {}
 
@@ -180,10 +184,10 @@ def _model_of(run: dg.DagsterRun) -> str:
 
 def _restored_from(tags: Mapping[str, str]) -> str:
     try:
-        asked: dict[str, Any] = json.loads(tags.get(RESTORES, "{}"))
-        return f"{asked['run']}/{asked['state']['step']}"
-    except (ValueError, TypeError, KeyError):  # none, or a tag that a person wrote
+        restores = Restores.of(tags)
+    except NoSuchState:  # a tag that a person wrote
         return ""
+    return "" if restores is None else f"{restores.run}/{restores.state.step}"
 
 
 def _moment(seconds: float | None) -> datetime | None:

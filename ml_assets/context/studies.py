@@ -61,13 +61,14 @@ def study_target(model: str) -> str:
 
 def study_of(project: Project, run_id: str) -> ShownStudy:
     """Return the study of a run. Raises `NotFound`, and `StudyChanged` for a result that was altered."""
-    run = Runs(project).show(run_id)
+    runs = Runs(project)
+    run = runs.show(run_id)
     models = [one.rpartition("/")[0] for one in run.assets if one.rpartition("/")[2] == HYPERPARAMETERS]
     if len(models) != 1:
         raise NotFound(f"the run {run_id} is no study: ask for it among the runs of pipelines")
     (model,) = models
-    made = _newest_result(project, run, model)
-    if made is None:
+    made = runs.made(run, study_key(model))
+    if not made:
         return ShownStudy(
             run=run,
             model=model,
@@ -79,7 +80,7 @@ def study_of(project: Project, run_id: str) -> ShownStudy:
         )
     from ml_assets.extras.tuning.chosen import stored_result
 
-    result = stored_result(project.platform, model, made)
+    result = stored_result(project.platform, model, str(made[RESULT_DIGEST]))
     return ShownStudy(
         run=run,
         model=model,
@@ -99,16 +100,6 @@ def study_of(project: Project, run_id: str) -> ShownStudy:
         chosen=result.chosen.number,
         because=result.because,
     )
-
-
-def _newest_result(project: Project, run: ShownRun, model: str) -> str | None:
-    """Return the digest of the result of a run; None if it has none."""
-    asked = dg.AssetRecordsFilter(study_key(model), after_timestamp=run.created_at.timestamp())
-    for one in project.instance.fetch_materializations(asked, limit=100, ascending=True).records:
-        event = one.asset_materialization
-        if one.event_log_entry.run_id == run.id and event is not None and RESULT_DIGEST in event.metadata:
-            return str(event.metadata[RESULT_DIGEST].value)
-    return None
 
 
 def _running(project: Project, run: ShownRun, model: str) -> list[ShownTrial]:

@@ -110,9 +110,10 @@ def _keys(
 
 def _numbers_the_rows(column: pl.Series) -> bool:
     """Return True for whole numbers without a gap, each once, in any order: whatever the column is called."""
-    if not column.dtype.is_integer() or column.null_count() or column.is_empty():
+    first, last = column.min(), column.max()
+    if not (column.dtype.is_integer() and isinstance(first, int) and isinstance(last, int)):
         return False
-    return column.n_unique() == len(column) == int(column.max()) - int(column.min()) + 1  # type: ignore[arg-type]
+    return not column.null_count() and column.n_unique() == len(column) == last - first + 1
 
 
 def _identifies(dtype: pl.DataType) -> bool:

@@ -95,11 +95,10 @@ class Routes:
         """
 
         def added(endpoint: Endpoint) -> Endpoint:
+            served = endpoint if method == "GET" else _counted(endpoint, self._changes)
             self._app.add_api_route(
                 f"/api/v1{path}",
-                endpoint
-                if asyncio.iscoroutinefunction(endpoint)
-                else _threaded(endpoint if method == "GET" else _counted(endpoint, self._changes)),
+                endpoint if asyncio.iscoroutinefunction(endpoint) else _threaded(served),
                 methods=[method],
                 status_code=status,
                 summary=summary,

@@ -64,21 +64,15 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     def launch(
         asked: LaunchRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RunDocument:
-        find = partial(parts.context.launchable, asked.target, asked.partitions, resources=asked.resources)
-        asks = (asked.target, asked.partitions, asked.resources)
-        run = launcher.launch(find, asks, caller, idempotency_key)
-        response.headers["Location"] = f"/api/v1{PIPELINES}/{run.id}"
-        return run
+        run = launcher.launch_target(asked.target, asked.partitions, asked.resources, caller, idempotency_key)
+        return _located(response, PIPELINES, run)
 
     @routes.add("POST", TRAININGS, summary="Train, evaluate and register a model", **launches)
     def train(
         asked: TrainingRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
     ) -> RunDocument:
-        find = partial(parts.context.launchable, asked.model, asked.partition, resources=asked.resources)
-        asks = (asked.model, asked.partition, asked.resources)
-        run = launcher.launch(find, asks, caller, idempotency_key)
-        response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
-        return run
+        run = launcher.launch_target(asked.model, asked.partition, asked.resources, caller, idempotency_key)
+        return _located(response, TRAININGS, run)
 
     @routes.add(
         "POST",
@@ -91,8 +85,7 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     ) -> RunDocument:
         find = partial(parts.context.restorable, id, step)
         run = launcher.launch(find, (f"{TRAININGS}/{id}", step), caller, idempotency_key)
-        response.headers["Location"] = f"/api/v1{TRAININGS}/{run.id}"
-        return run
+        return _located(response, TRAININGS, run)
 
     @routes.add("POST", STUDIES, summary="Search hyperparameters, as the model declares it", **launches)
     def search(
@@ -100,8 +93,7 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     ) -> StudyDocument:
         find = partial(parts.context.launchable, study_target(asked.model), resources=asked.resources)
         run = launcher.launch(find, (STUDIES, asked.model, asked.resources), caller, idempotency_key)
-        response.headers["Location"] = f"/api/v1{STUDIES}/{run.id}"
-        return launcher.study(run.id)
+        return launcher.study(_located(response, STUDIES, run).id)
 
     @routes.add(
         "GET", f"{STUDIES}/{{id}}", role="viewer", summary="A study, and its trials", refuses=(404, 409)
@@ -159,6 +151,18 @@ class _Launcher:
             chosen=found.chosen,
             because=found.because,
         )
+
+    def launch_target(
+        self,
+        target: str,
+        partitions: str | None,
+        resources: str | None,
+        caller: PageVisitor,
+        key: str | None,
+    ) -> RunDocument:
+        """Launch a declared target; see `launch`."""
+        find = partial(self._parts.context.launchable, target, partitions, resources=resources)
+        return self.launch(find, (target, partitions, resources), caller, key)
 
     def launch(
         self, find: Callable[[], Launchable], asks: Sequence[object], caller: PageVisitor, key: str | None
@@ -245,6 +249,12 @@ class _Launcher:
             said = str(answer.get("message") or content)[:400]
             raise ApiRefused(409, "dagster_refused", f"Dagster did not stop the run {run.id}: {said}")
         return self.shown(self._parts.context.runs.show(run.id))
+
+
+def _located(response: Response, place: str, run: RunDocument) -> RunDocument:
+    """Return a run, whose address below `place` the answer names."""
+    response.headers["Location"] = f"/api/v1{place}/{run.id}"
+    return run
 
 
 def _trial(one: ShownTrial) -> dict[str, Any]:
