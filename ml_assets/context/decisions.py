@@ -85,10 +85,13 @@ def promote(
     """Promote a version, by default the canary, without one the blessed version with the newest data."""
     model, rules, releases = spec.name, spec.rules, releases_of(platform)
     if version is None:
-        newest = promoting.newest_data(releases, model, rules)
+        # Without one that may be promoted, the refusal of the newest says what keeps it back.
+        newest = promoting.newest_data(releases, model, rules) or promoting.newest_never_promoted(
+            releases, model
+        )
         if newest is None:
             raise NotFound(
-                f"{model} has no blessed version that is new to production. Materialize the model: ml-assets launch "
+                f"{model} has no version that is new to production. Materialize the model: ml-assets launch "
                 f"{model} DATE, or name an earlier version: ml-assets promote {model} NUMBER --reason '…'"
             )
         version = newest.number

@@ -294,6 +294,15 @@ def newest_data(releases: Releases, model: str, rules: Rules | None = None) -> R
     return max(ranked, key=lambda one: one[:3])[3] if ranked else None
 
 
+def newest_never_promoted(releases: Releases, model: str) -> RegisteredVersion | None:
+    """Return the newest version that was never promoted, whether or not it may be; None without one."""
+    standings = releases.standings(model)
+    never = [
+        one for one in releases.registry.versions(model) if standings.of(one.bundle_digest).promotion is None
+    ]
+    return max(never, key=lambda one: one.number, default=None)
+
+
 def breaks_for_clients(releases: Releases, model: str, number: int) -> list[str]:
     """Return what breaks for clients of the version in production if version `number` answers them, a clause each.
 

@@ -110,6 +110,9 @@ def test_an_undecided_model_says_what_was_asked_and_measured(
     assert "decision undecided" in said.out
     (doubt, *_) = [line for line in said.out.splitlines() if line.startswith("    undecided on all rows: ")]
     assert re.search(r"at least 250 are needed; asked: \w+ .+; would pass: .+", doubt), doubt
+    refused = apart("promote", "store_demand", "--reason", "first")
+    assert refused.status == 1
+    assert "is undecided, not blessed, by its newest evaluation" in refused.err, "not: there is no version"
 
 
 def test_a_rejected_model_says_why_in_lines_below_its_own(
