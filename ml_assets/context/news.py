@@ -34,6 +34,11 @@ class RunNews:
 
     def lines(self) -> Iterator[str]:
         """Yield a line for each event that matters, with the local time."""
+        for run, moment in self.changed():
+            yield from self._about(run, moment)
+
+    def changed(self) -> Iterator[tuple[dg.DagsterRun, float | None]]:
+        """Yield each run that started or ended, with that moment in seconds since 1970, if Dagster knows it."""
         records = self._instance.get_run_records(
             dg.RunsFilter(updated_after=self._since),
             limit=_AT_ONCE,
@@ -46,7 +51,7 @@ class RunNews:
             self._since = max(self._since, record.update_timestamp.replace(tzinfo=UTC) - _OVERLAP)
             self._told[run.run_id] = run.status
             if run.status in _WORDS and told.get(run.run_id) != run.status:
-                yield from self._about(run, record.end_time or record.start_time)
+                yield run, record.end_time or record.start_time
 
     def _about(self, run: dg.DagsterRun, moment: float | None) -> Iterator[str]:
         happened = datetime.now(UTC) if moment is None else datetime.fromtimestamp(moment, UTC)
@@ -76,9 +81,14 @@ def versions_of(instance: dg.DagsterInstance, run_id: str) -> Iterator[tuple[str
             yield made.asset_key.path[0], int(str(made.metadata["version"].value))
 
 
+def made_by(run: dg.DagsterRun) -> set[str]:
+    """Return the names of the tables and models that a run makes."""
+    return {declared_as(key.to_user_string()) for key in run.asset_selection or ()}
+
+
 def _named(run: dg.DagsterRun) -> str:
     """Return what a run makes, or the checks that it runs, and for which partitions."""
-    keys = sorted({declared_as(key.to_user_string()) for key in run.asset_selection or ()})
+    keys = sorted(made_by(run))
     checks = run.asset_check_selection or ()
     keys = keys or sorted(f"{key.name} of {key.asset_key.to_user_string()}" for key in checks)
     return " ".join(filter(None, (name_some(keys) if keys else run.job_name, partition_of(run))))

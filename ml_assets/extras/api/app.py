@@ -12,6 +12,7 @@ from ml_assets.extras.api.callers import Callers
 from ml_assets.extras.api.following import add_following
 from ml_assets.extras.api.frame import ApiParts, Bounds, Routes, in_thread
 from ml_assets.extras.api.launches import add_launches
+from ml_assets.extras.api.metrics import add_metrics
 from ml_assets.extras.api.problems import (
     MEDIA_TYPE,
     ApiRefused,
@@ -64,6 +65,7 @@ def api_app(context: Context, webserver: str) -> FastAPI:
     add_launches(routes, parts)
     add_following(routes, parts)
     add_stages(routes, parts)
+    add_metrics(routes, parts)
     described = app.openapi
     app.openapi = lambda: _with_security(described())
     return app

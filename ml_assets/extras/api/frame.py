@@ -7,6 +7,7 @@ before anything of the request is read. Not here: the routes.
 import asyncio
 import functools
 import threading
+import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,6 +21,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from ml_assets.context import Context
 from ml_assets.extras.api.callers import Callers, Streams
 from ml_assets.extras.api.problems import MEDIA_TYPE, ApiRefused, problem_of, request_id_of
+from ml_assets.extras.api.request_counts import RequestCounts
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
 from resources.ledger import Role
@@ -55,6 +57,7 @@ class ApiParts:
         default_factory=lambda: threading.BoundedSemaphore(MOST_CHANGES)
     )
     """Held by the thread of each change, also after its request was given up."""
+    requests: RequestCounts = field(default_factory=RequestCounts)
 
 
 def _caller(request: Request) -> PageVisitor:
@@ -75,7 +78,7 @@ class Routes:
 
     def __init__(self, app: FastAPI, parts: ApiParts) -> None:
         self._app, self._changes = app, parts.changes
-        app.router.route_class = _guarded(parts.callers)
+        app.router.route_class = _guarded(parts.callers, parts.requests)
 
     def add(
         self,
@@ -143,7 +146,7 @@ def _counted(endpoint: Callable[..., Answer], changes: threading.BoundedSemaphor
     return counted
 
 
-def _guarded(callers: Callers) -> type[APIRoute]:
+def _guarded(callers: Callers, requests: RequestCounts) -> type[APIRoute]:
     """Return the class of routes that know their caller before they read a request."""
 
     class GuardedRoute(APIRoute):
@@ -151,6 +154,12 @@ def _guarded(callers: Callers) -> type[APIRoute]:
             handle, role = super().get_route_handler(), (self.openapi_extra or {})[ROLE]
 
             async def guarded(request: Request) -> Response:
+                began = time.monotonic()
+                answer = await answered(request)
+                requests.answered(request.method, self.path, answer.status_code, time.monotonic() - began)
+                return answer
+
+            async def answered(request: Request) -> Response:
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
                         request.state.caller = await in_thread(
