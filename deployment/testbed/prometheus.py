@@ -6,16 +6,20 @@ from pathlib import Path
 from deployment.testbed.build import kept
 
 _PACKAGE = "prometheus"
+_SHOW = ("apt-cache", "show", "--no-all-versions", _PACKAGE)
 
 
 def prometheus_folder() -> Path:
     """Return the folder with `prometheus` and `promtool`; download the package first if the cache lacks it.
 
-    Raises `CalledProcessError` if apt cannot download it: `apt-get update` fetches its lists.
+    Raises `CalledProcessError` if apt cannot download it.
     """
-    version = (
-        _said("apt-cache", "show", "--no-all-versions", _PACKAGE).partition("\nVersion: ")[2].split("\n")[0]
-    )
+    try:
+        about = _said(*_SHOW)
+    except subprocess.CalledProcessError:  # images of machines often lack apt's lists
+        _said("apt-get", "update")
+        about = _said(*_SHOW)
+    version = about.partition("\nVersion: ")[2].split("\n")[0]
     return kept(_PACKAGE, f"{_PACKAGE}-{version.replace('/', '_')}", _unpack) / "usr" / "bin"
 
 
