@@ -64,6 +64,7 @@ class Tabular(nn.Module):
         self.members, self.outputs, self.dropout = members, inputs.outputs, dropout
         self.level, self.spread = inputs.level, inputs.spread
         self.past = past
+        self.in_unit_of_label = bool(past)
         self.past_weights = nn.Parameter(torch.zeros(len(past))) if past else None
         if past:
             scales = [inputs.scales[at] / self.spread for at in past]
@@ -176,8 +177,14 @@ def tabular(
     that hold an earlier value of the label, in its unit, such as the last and that of the season: the network then
     answers with the difference from their mean, whose weights it learns, and follows a label that rises or falls beyond
     the training rows. It is for regression and quantiles. Raises `BadConfiguration` for rows with blobs or texts, for a
-    training set of a release before 0.2, and for a `past` that is no numeric column, or with classes.
+    training set of a release before 0.2, for a `past` that is no numeric column, or with classes, and for settings
+    outside their range.
     """
+    for name, value in {"members": members, "width": width, "layers": layers, "embedding": embedding}.items():
+        if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+            raise BadConfiguration(f"tabular needs a whole number from 1 as {name}, not {value!r}")
+    if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
+        raise BadConfiguration(f"tabular needs a share from 0 to below 1 as dropout, not {dropout!r}")
     if inputs.blob or inputs.vocabulary:
         raise BadConfiguration(
             "tabular reads numbers and categories, and these rows have blobs: write a network of your own"
@@ -187,7 +194,9 @@ def tabular(
             "tabular needs quantiles and scales of numbers, which the fitted state of an earlier release lacks: train "
             "without init_from, so that the training set is made anew"
         )
-    earlier = (past,) if isinstance(past, str) else tuple(past)
+    earlier = (past,) if isinstance(past, str) else past
+    if not isinstance(earlier, Sequence) or not all(isinstance(name, str) for name in earlier):
+        raise BadConfiguration(f"tabular needs a list of numeric columns as past, not {past!r}: [] for none")
     for name in earlier:
         if name not in inputs.numeric:
             raise BadConfiguration(

@@ -1,7 +1,9 @@
 """The default network for tables: members, missing numbers, categories, and each objective."""
 
+import dataclasses
 import math
 import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,7 +14,9 @@ from ml_assets.data.snapshots.split_reader import InputSpec
 from ml_assets.model.tabular import PAST_RATE, tabular
 from ml_assets.model.training.data.batches import Batch
 from ml_assets.model.training.data.preprocess import FullModel
+from ml_assets.model.training.step.load import build_model
 from ml_assets.model.training.step.objectives import objective_of
+from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.job.errors import BadConfiguration
 
 ENDS = tuple(float(end) for end in np.linspace(-2, 2, 17))
@@ -201,3 +205,36 @@ def test_it_begins_at_the_mean_of_the_earlier_labels_that_are_known() -> None:
 def test_a_past_that_cannot_be_added_is_refused(past: str, facts: dict[str, Any], said: str) -> None:
     with pytest.raises(BadConfiguration, match=re.escape(said)):
         tabular(spec(**facts), past=past)
+
+
+@pytest.mark.parametrize("objective", ["binary", "count", "ranking"])
+def test_a_past_is_refused_for_outputs_in_another_unit(tmp_path: Path, objective: str) -> None:
+    """A count of 300 was added to the logarithm of a count; the training ended with a loss that was not finite."""
+    snapshot = small_snapshot(tmp_path)
+    job = small_job(snapshot, model="ml_assets.model.tabular.tabular", objective=objective)
+    job = dataclasses.replace(job, hyperparameters={"past": [snapshot.inputs.numeric[0]]})
+    with pytest.raises(BadConfiguration, match=f"the objective {objective} .*leave `past` out"):
+        build_model(job, snapshot.inputs)
+    for fits in ("regression", "quantile 0.9"):
+        build_model(dataclasses.replace(job, objective=fits), snapshot.inputs)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        {"members": 0},
+        {"width": 0},
+        {"width": 64.0},
+        {"layers": 0},
+        {"layers": True},
+        {"embedding": 0},
+        {"dropout": 1.0},
+        {"dropout": "0.1"},
+        {"past": None},
+        {"past": [["bent"]]},
+    ],
+)
+def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any]) -> None:
+    (name,) = setting
+    with pytest.raises(BadConfiguration, match=f"as {name}, not "):
+        tabular(spec(), **setting)

@@ -26,6 +26,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
+from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.training.attempt.exit_code import TRANSIENT
 from ml_assets.model.training.data.batches import Batch, function_named
 from ml_assets.model.training.data.preprocess import UNKNOWN, FullModel
@@ -83,6 +84,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     if not any(parameter.requires_grad for parameter in core.parameters()):
         raise BadConfiguration(f"the model of {job.model_function} has no parameters to train")
     _refuse_lazy(job, core)
+    _refuse_other_unit(job, core)
     refuse_large_constants(f"the model of {job.model_function}", core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
@@ -129,6 +131,16 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
                 f"{name} of {job.model_function} has no shape before the first pass: replace the lazy layer by one "
                 "with a number of inputs (len(inputs.numeric), or the width before it)"
             )
+
+
+def _refuse_other_unit(job: TrainingJob, core: nn.Module) -> None:
+    """Raise `BadConfiguration` if the model answers in the unit of the label, and outputs of the objective do not."""
+    if getattr(core, "in_unit_of_label", False) and facts_of(job.objective).labels != "numbers":
+        raise BadConfiguration(
+            f"{job.model_function} answers in the unit of the label, as it adds earlier labels (`past`), and outputs "
+            f"of the objective {job.objective} have another one: leave `past` out of the hyperparameters, or choose "
+            "the objective regression or a quantile"
+        )
 
 
 def load_model(job: TrainingJob, inputs: InputSpec, weights: Path) -> FullModel:
