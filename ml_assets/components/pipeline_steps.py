@@ -5,6 +5,7 @@ Steps pass small JSON values to each other; data and weights are in the lake and
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +42,7 @@ from ml_assets.model.steps.values import (
     ValidatedWindow,
 )
 from resources.addresses import Address
-from resources.artifacts import ArtifactMissing
+from resources.artifacts import ArtifactMissing, Artifacts, ArtifactsError
 from resources.job.events import TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingResult
 from resources.launcher.resource_profile import changes_of
@@ -236,6 +237,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 metadata={
                     **_training_figures(trained.result),
                     **_survived(read_events(folder)),
+                    **_used(platform.artifacts, training_set),
                     "reused": trained.is_reused,
                     SETTINGS_DIGEST: training_set.settings,
                     READ_DIGEST: training_set.read,
@@ -255,6 +257,26 @@ def _survived(events: Iterable[TrainingEvent]) -> dict[str, Any]:
     """Return metadata of the training's interruptions and their cost; empty without interruptions."""
     said = [recovery.in_words() for recovery in recoveries_of(events)]
     return {"recoveries": bullets(said)} if said else {}
+
+
+def _used(artifacts: Artifacts, training_set: TrainingSet) -> dict[str, Any]:
+    """Return metadata of what the training reserved; empty without a record, or if the store is away."""
+    from ml_assets.model.steps.usage import read_usage
+
+    try:
+        record = read_usage(artifacts, training_set.job.model, training_set.job.fingerprint)
+    except ArtifactsError:
+        record = None
+    if record is None:
+        return {}
+    return {
+        "gpu hours": readable(sum(one.gpu_hours for one in record.attempts)),
+        "core hours": readable(sum(one.core_hours for one in record.attempts)),
+        "goodput": readable(record.goodput.share),
+        "wall time": bullets(
+            f"{name.replace('_', ' ')}: {seconds:.1f} s" for name, seconds in asdict(record.goodput).items()
+        ),
+    }
 
 
 def _training_figures(result: TrainingResult) -> dict[str, Any]:

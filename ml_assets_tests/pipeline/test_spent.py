@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from ml_assets.model.steps.live_report import Attempts, Reports, spent
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingResult
+from resources.job.reserved import Reserved
 
 RESULT = TrainingResult(
     fingerprint="f" * 64,
@@ -80,21 +81,30 @@ def test_hours_of_unfinished_attempts_count_with_their_workers() -> None:
     }  # fmt: skip
 
 
-def _reserved(job: str, at: float, gpus: int, gpu_seconds: float) -> TrainingEvent:
-    values = {"job": job, "gpus": gpus, "gpu_seconds": gpu_seconds}
-    return TrainingEvent(kind="reserved", step=0, time=at, values=values)
+def _reserved(job: str, at: float, pods: int, pod_seconds: float, gpus: int | None = 8) -> TrainingEvent:
+    began = at - pod_seconds
+    return Reserved(
+        job=job,
+        at=at,
+        began=began,
+        places=pods,
+        place_seconds=pod_seconds,
+        cores=4,
+        memory_bytes=2**30,
+        gpus=gpus,
+    ).event()
 
 
 def test_reserved_gpus_cost_from_the_placement_of_their_pods() -> None:
     """Eight GPUs are held for 600 s before the workers are ready, and the launcher of the first attempt dies."""
     attempts = Attempts()
     events = [
-        _reserved("first", 600.0, 8, 4800.0),
+        _reserved("first", 600.0, 1, 600.0),
         _started(1, 600.0, 8),
         TrainingEvent(kind="metrics", step=15, time=1500.0, values={"loss": 0.5}),
-        _reserved("second", 7200.0, 8, 0.0),
+        _reserved("second", 7200.0, 1, 0.0),
         _started(2, 7300.0, 8),
-        _reserved("second", 8100.0, 0, 7200.0),
+        _reserved("second", 8100.0, 0, 900.0),
     ]
     for event in [*events, *events]:
         attempts.hear(event)
@@ -105,8 +115,21 @@ def test_reserved_gpus_cost_from_the_placement_of_their_pods() -> None:
 
 
 def test_gpus_held_by_workers_that_never_started_are_billed() -> None:
-    attempts = Attempts.of([_reserved("first", 3600.0, 0, 7200.0)])
+    attempts = Attempts.of([_reserved("first", 3600.0, 0, 900.0)])
     assert attempts.spent(1.0) == {"attempts": 0.0, "worker_hours": 0.0, "gpu_hours": 2.0, "cost": 2.0}
+
+
+def test_a_machine_bills_gpus_from_the_start_of_its_processes() -> None:
+    """The processes of two workers lived 1900 s, and trained 1800 s of these."""
+    attempts = Attempts.of([_reserved("local", 1900.0, 0, 3800.0, gpus=None)])
+    assert attempts.spent(None) == {"attempts": 0.0, "worker_hours": 0.0}
+    assert spent(RESULT, attempts, {"device": "cpu"}, None)["gpu_hours"] == 0.0
+    assert spent(RESULT, attempts, {"device": "cuda"}, None)["gpu_hours"] == 3800 / 3600
+
+
+def test_readings_of_an_earlier_release_are_left_out() -> None:
+    old = TrainingEvent(kind="reserved", step=0, time=1.0, values={"job": "a", "gpus": 8, "gpu_seconds": 9.0})
+    assert Attempts.of([old]).spent(1.0) == {}
 
 
 KINDS = st.sampled_from(["started", "metrics", "system", "epoch", "checkpoint", "ended", "failed"])

@@ -10,6 +10,7 @@ from torch.distributed.elastic.multiprocessing.api import PContext
 from ml_assets_tests.training.small_jobs import alive
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
+from resources.job.reserved import RESERVED
 from resources.launcher.local import LocalLauncher
 
 SECONDS_TO_SAVE = float(inspect.signature(PContext.close).parameters["timeout"].default)
@@ -33,7 +34,8 @@ class Watcher:
             self._react(self, event)
 
     def kinds(self) -> list[str]:
-        return [event.kind for event in self.events]
+        """Return the kinds of the workers' events. The launcher's own reports are left out."""
+        return [event.kind for event in self.events if event.kind != RESERVED]
 
     def run(self, job: TrainingJob, folder: Path) -> TrainingResult:
         return LocalLauncher().run(job, folder, self.on_event, self.log.append)

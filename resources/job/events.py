@@ -23,7 +23,7 @@ class TrainingEvent:
     kind: str
     """Kind of the event. Rank 0 reports `warning`, `started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`
     and `finished`. A rank of each machine reports `system`, any rank `failed`, the agent of a machine `ended`. A
-    launcher that reserves GPUs reports `reserved`."""
+    launcher reports `reserved`."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""
@@ -31,7 +31,7 @@ class TrainingEvent:
     """For `metrics`, `epoch` and `system`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
     `failed`: `error` and `message`. For `warning`: `message`. For `ended` (the ranks are gone, another attempt may
     follow): `code`, `cause` and `place`, which is empty if another attempt may succeed. For `recovered`: see
-    `resources.job.events`. For `reserved`: `job`, `gpus` held at that time, and `gpu_seconds` until then."""
+    `resources.job.events`. For `reserved`: see `resources.job.reserved`."""
 
     def to_line(self) -> str:
         """Return the line that a worker writes, without a newline."""

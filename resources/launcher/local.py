@@ -12,9 +12,10 @@ import subprocess
 import sys
 import threading
 import time
+import uuid
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO
 
@@ -22,6 +23,8 @@ from resources.files import open_lock
 from resources.job.errors import FINAL, AttemptsExhausted
 from resources.job.events import EVENTS, JOB, RESULT, TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
+from resources.job.reserved import Reserved
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.protocol import Output, has_gpus, in_words, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ResourceProfile
 
@@ -211,7 +214,8 @@ class LocalLauncher:
         with Output(folder, on_event, on_log) as output:
             while True:
                 output.begin()
-                code = run_process(command, lock, self.grace_seconds, output.take)
+                with _reserving(job.settings, output):
+                    code = run_process(command, lock, self.grace_seconds, output.take)
                 if (result := _finished(job, folder)) is not None:
                     return result  # the result counts, whatever the exit code
                 if code == ExitCode.DONE:
@@ -235,6 +239,29 @@ class LocalLauncher:
                     f"{because}: resuming from the last checkpoint{in_words(pause := pause_after(fruitless))}"
                 )
                 time.sleep(pause)
+
+
+@contextmanager
+def _reserving(settings: TrainingSettings, output: Output) -> Generator[None]:
+    """Report what the processes of the block reserve: a thread for the steps of each worker, and those that decode."""
+    began = time.time()
+    first = Reserved(
+        job=f"local-{uuid.uuid4().hex[:16]}",
+        at=began,
+        began=began,
+        places=settings.workers,
+        place_seconds=0.0,
+        cores=float(settings.decode_threads),
+        memory_bytes=0,
+        gpus=None,
+    )
+    output.tell([first.event()])
+    try:
+        yield
+    finally:
+        now = time.time()
+        seconds = max(0.0, now - began) * settings.workers
+        output.tell([replace(first, at=now, places=0, place_seconds=seconds).event()])
 
 
 class _Follower:

@@ -253,3 +253,8 @@ def bytes_of(quantity: str) -> int:
     """Return the bytes of a quantity such as `512Mi`."""
     number = quantity.rstrip("kMGTi")
     return int(float(number) * _BYTES[quantity.removeprefix(number)])
+
+
+def cores_of(quantity: str) -> float:
+    """Return the processor cores of a quantity such as `500m`."""
+    return float(quantity[:-1]) / 1000 if quantity.endswith("m") else float(quantity)

@@ -8,13 +8,15 @@ here: Dagster's page (`components.pipeline_steps`), the tracker's queue (resourc
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from ml_assets.model.training.attempt.attempts import seconds_between, sign_of
 from resources.job.events import Recovery, TrainingEvent
 from resources.job.job import TrainingResult
+from resources.job.reserved import RESERVED, Reserved
 from resources.tracking.tracker import TrackedRun
 from resources.words import counted
 
@@ -222,7 +224,8 @@ class Attempts:
     def __init__(self) -> None:
         self._started: dict[int, TrainingEvent] = {}
         self._signs: list[float] = []
-        self._reserved: dict[str, list[TrainingEvent]] = {}
+        self._reserved: dict[str, Reserved] = {}
+        """Newest reading of each attempt."""
         self.step = 0
         """Highest step of an event that shows the workers alive."""
 
@@ -238,8 +241,13 @@ class Attempts:
         """Note an event; a repeated event changes nothing."""
         if event.kind == "started":
             self._started.setdefault(int(event.values.get("attempt", 1)), event)
-        if event.kind == "reserved":
-            self._reserved.setdefault(str(event.values["job"]), []).append(event)
+        if (
+            event.kind == RESERVED and "places" in event.values
+        ):  # readings of releases before 2026-11-30 lack it
+            reading = Reserved.of(event)
+            known = self._reserved.get(reading.job)
+            if known is None or known.at < reading.at:
+                self._reserved[reading.job] = reading
         if (sign := sign_of(event)) is not None:
             self._signs.append(sign)
             self.step = max(self.step, event.step)
@@ -273,22 +281,32 @@ class Attempts:
     def gpu_hours(self, worker_hours: float, devices: Mapping[str, Any]) -> float | None:
         """Return the GPU hours of all attempts: those that a launcher reserved, from the placement of the pods on.
 
-        Without reservations, as on one machine, return `worker_hours` if the workers had GPUs; None if they did not
-        report their `devices`.
+        On one machine, each process held a GPU if the workers had GPUs; without reservations, these are `worker_hours`.
+        None if the workers did not report their `devices`, and no reservation tells.
         """
-        if self._reserved:
-            return sum(map(self._reserved_seconds, self._reserved.values())) / 3600
+        held = self.held()
+        if held and all(one.gpus is not None for one in held):
+            return sum(one.place_seconds * (one.gpus or 0) for one in held) / 3600
         if "device" not in devices:
             return None
-        return worker_hours if devices["device"] == "cuda" else 0.0
+        if devices["device"] != "cuda":
+            return 0.0
+        return sum(one.place_seconds for one in held) / 3600 if held else worker_hours
 
-    def _reserved_seconds(self, readings: Sequence[TrainingEvent]) -> float:
-        """Return the GPU seconds of one Job by its newest reading. A launcher that died left GPUs held."""
-        newest = max(readings, key=lambda one: one.time)
-        begins = (min(one.time for one in job) for job in self._reserved.values())
-        until = min((begin for begin in begins if begin > newest.time), default=math.inf)
-        held_until = max([newest.time, *(sign for sign in self._signs if sign < until)])
-        return float(newest.values["gpu_seconds"] + newest.values["gpus"] * (held_until - newest.time))
+    def held(self) -> list[Reserved]:
+        """Return the newest reading of each attempt, in the order in which they got their places.
+
+        A launcher that died left places held: they count up to the workers' last sign of life.
+        """
+        found = sorted(self._reserved.values(), key=lambda one: one.began)
+        nexts = [*(one.began for one in found[1:]), math.inf]
+        return [self._until_last_sign(one, until) for one, until in zip(found, nexts, strict=False)]
+
+    def _until_last_sign(self, one: Reserved, until: float) -> Reserved:
+        if not one.places:
+            return one
+        now = max([one.at, *(sign for sign in self._signs if sign < until)])
+        return replace(one, at=now, place_seconds=one.place_seconds + one.places * (now - one.at))
 
     @property
     def seconds(self) -> float:

@@ -24,6 +24,7 @@ from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.usage import Usage
 from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
 from ml_assets.model.training.checkpoint.initial import hand_over
@@ -96,10 +97,19 @@ def train_model(
     with _telling_holes(page, platform.tracker.start(facts)) as tracked:
         report = LiveReport(page, tracked)
         before = read_events(folder)
-        report.catch_up(before)
+        usage = Usage(
+            artifacts=platform.artifacts,
+            job=job,
+            environment=platform.settings.environment,
+            env=platform.settings.env or "",
+            run_id=run_id,
+            author=platform.acting.name,
+        )
+        report.catch_up([*before, *usage.catch_up(before)])
         price = platform.settings.gpu_hour_price
 
         def hear(event: TrainingEvent) -> None:
+            usage.hear(event)
             report.event(event)
             if study is not None:
                 study.hear(event)
@@ -108,7 +118,8 @@ def train_model(
             if study is not None:  # its process may have died before it compared them
                 for event in before:
                     study.hear(event)
-            result = platform.launcher.run(job, folder, hear, page.info, profile, run_id)
+            with usage.recording():
+                result = platform.launcher.run(job, folder, hear, page.info, profile, run_id)
         except BaseException:  # also after a cancellation: its hours were paid
             report.tell_spent(price)
             with suppress(TrackerError):  # the next start of this training records it again

@@ -14,6 +14,7 @@ from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
 from resources.job.errors import Diverged
 from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
+from resources.job.reserved import Reserved
 from resources.launcher.kubernetes.exchange import share_events
 from resources.launcher.resource_profile import ResourceProfile
 
@@ -77,7 +78,14 @@ def test_gpus_are_reported_from_the_placement_of_a_pod_to_its_end(
     api.on_job = done
     launch.run(profile=ResourceProfile(gpus=2))
     (reading,) = [event for event in launch.events if event.kind == "reserved"]
-    assert (reading.values["gpus"], reading.values["gpu_seconds"]) == (0, 1200.0)
+    held = Reserved.of(reading)
+    assert (held.places, held.place_seconds, held.gpus, held.cores, held.memory_bytes) == (
+        0,
+        600.0,
+        2,
+        1.0,
+        4 * 2**30,
+    )
     stored = launch.store.objects[f"p/{training_folder_name(launch.job)}/{EVENTS}"]
     assert reading.to_line() in stored.decode().splitlines()
 

@@ -114,9 +114,9 @@ class AttemptWatcher:
         self._trouble_since: float | None = None
         self._heard: dict[str, tuple[float, list[Document]]] = {}
         uid = str(self.job["metadata"]["uid"])
-        # A Job that a queue admits again holds other GPUs than before, which are counted apart.
+        # A Job that a queue admits again holds other places than before, which are counted apart.
         key = f"{uid}/{len(self.earlier)}" if self.earlier else uid
-        self._reservation = Reservation(key, self.profile.gpus)
+        self._reservation = Reservation(key, self.profile)
         self._grown: int | None = None
         # With a queue, never grow: a larger attempt might wait behind others while the smaller one could train.
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None

@@ -1,4 +1,4 @@
-"""Capacity of a cluster for an elastic training: the GPUs it holds, its next attempt, a probe for more room.
+"""Capacity of a cluster for an elastic training: the pods it holds, its next attempt, a probe for more room.
 
 An attempt has a fixed number of pods. If fewer of them find nodes, a smaller attempt follows. If there is room for
 more, a larger attempt follows. Otherwise the next attempt has the same size.
@@ -6,7 +6,7 @@ more, a larger attempt follows. Otherwise the next attempt has the same size.
 Only the scheduler knows if there is room, so placeholder pods ask it. A placeholder is a pod like the others of its
 attempt, but it only prints its program's version. A placeholder that has started shows that there is room for one more
 pod and that the node has the image. Then a larger attempt can replace the current one. Not here: ending an attempt
-(attempt), the reason of its end (classify), hours and cost of the GPUs (`ml_assets.model.steps.live_report`).
+(attempt), the reason of its end (classify), hours and cost of the pods (`ml_assets.model.steps.usage`).
 """
 
 import copy
@@ -18,19 +18,21 @@ from datetime import datetime
 
 from resources.job.errors import ClusterRefused
 from resources.job.events import TrainingEvent
+from resources.job.reserved import Reserved
 from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.pod_state import Pod
+from resources.launcher.resource_profile import ResourceProfile, bytes_of, cores_of
 
 
 class Reservation:
-    """GPU seconds of one Job. A pod that waits for a node holds nothing; a pod that loads its image holds its GPUs."""
+    """Pods of one Job that hold resources: also while they load their image, but not while they wait for a node."""
 
-    def __init__(self, job: str, gpus: int) -> None:
-        """`job`: uid of the Job. `gpus`: GPUs of each pod."""
+    def __init__(self, job: str, profile: ResourceProfile) -> None:
+        """`job`: uid of the Job. `profile`: resources of each pod."""
         self._job = job
-        self._gpus = gpus
+        self._profile = profile
         self._since: dict[str, datetime] = {}
         self._until: dict[str, datetime] = {}
         self._told: tuple[int, int] | None = None
@@ -38,8 +40,7 @@ class Reservation:
     def changed(self, pods: Iterable[Pod], now: datetime) -> TrainingEvent | None:
         """Take the pods of the Job as they are at `now` (UTC); return a reading if pods got a node or ended since.
 
-        A reading holds the GPU seconds so far and the GPUs that are held. If the launcher dies, the reader adds
-        the time up to the workers' last sign of life.
+        If the launcher dies, the reader adds the time up to the workers' last sign of life.
         """
         present: set[str] = set()
         for pod in pods:
@@ -52,18 +53,25 @@ class Reservation:
         for uid in self._since.keys() - present:
             self._until.setdefault(uid, now)
         state = (len(self._since), len(self._until))
-        if not self._gpus or not self._since or state == self._told:
+        if not self._since or state == self._told:
             return None
         self._told = state
-        return self._reading(now)
+        return self._reading(now).event()
 
-    def _reading(self, now: datetime) -> TrainingEvent:
+    def _reading(self, now: datetime) -> Reserved:
         seconds = sum(
             (self._until.get(uid, now) - since).total_seconds() for uid, since in self._since.items()
         )
-        held = len(self._since) - len(self._until)
-        values = {"job": self._job, "gpus": held * self._gpus, "gpu_seconds": max(0.0, seconds) * self._gpus}
-        return TrainingEvent(kind="reserved", step=0, time=now.timestamp(), values=values)
+        return Reserved(
+            job=self._job,
+            at=now.timestamp(),
+            began=min(self._since.values()).timestamp(),
+            places=len(self._since) - len(self._until),
+            place_seconds=max(0.0, seconds),
+            cores=cores_of(self._profile.cpu),
+            memory_bytes=bytes_of(self._profile.memory),
+            gpus=self._profile.gpus,
+        )
 
 
 GROW_SECONDS, LONGEST_GROW_SECONDS = 10.0, 1800.0
