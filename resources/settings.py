@@ -143,8 +143,11 @@ class Settings(Documented, BaseSettings):
     ray_address: Address | None = None
     """Address of Ray's head, `ray://host:10001`, or `host:6379` on a node of the cluster. Default: a Ray of its own,
     on this machine, for each range."""
-    gpu_hour_price: float | None = Field(default=None, ge=0)
-    """Price of one GPU hour, in any currency. If it is set, every run records its `cost`."""
+    gpu_hour_price: float | None = Field(default=None, ge=0, allow_inf_nan=False)
+    """Price of one GPU hour, in any currency. If it is set, every run of MLflow records its `cost`."""
+    prices: Path | None = None
+    """YAML file with the prices of hours for `ml-assets costs`: of each kind of GPU, of a core, of a GiB of memory.
+    Default: costs are hours alone."""
     launcher: Literal["local", "kubernetes"] = "local"
     """Launcher of the workers: processes of this machine, or pods."""
     kubernetes: KubernetesSettings = Field(default_factory=KubernetesSettings)

@@ -2,8 +2,8 @@
 
 Here: reading arguments, calling the parts, printing the result and the next command. Not here: the work of a stage.
 A command's module is imported when the command is called, so `--help` answers at once. `run`, `look`, `decide`,
-`tables`, `data`, `operate`, `ui` and `stores` declare commands and import heavy parts in functions only, so the help of
-a command is fast, too. The other modules import all at their top.
+`spending`, `tables`, `data`, `operate`, `ui` and `stores` declare commands and import heavy parts in functions only, so
+the help of a command is fast, too. The other modules import all at their top.
 """
 
 import gc
@@ -31,6 +31,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "history": ("look", "Show every decision about a model, or what was in production when."),
         "canary": ("look", "Show what the requests of a model's canary show so far."),
         "digest": ("look", "Show what happened on a day, and who has to act."),
+        "costs": ("spending", "Show what trainings reserved and cost, and where their time went."),
         "leaktest": ("look", "Rebuild features without the future; require identical rows."),
         "skew": ("look", "Compare served rows with the feature table, bit by bit."),
         "verify": ("look", "Verify a dossier with a public key, without this platform."),

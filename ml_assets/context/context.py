@@ -8,7 +8,7 @@ Not here: how a result looks (`ml_assets.cli`, `ml_assets.pages`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import date, datetime
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ml_assets.context.runs import Runs
     from ml_assets.context.studies import ShownStudy
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
+    from ml_assets.extras.costs.costs import By, Costs, TrainingCost
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
     from ml_assets.model.release.registry import RegisteredVersion
@@ -342,6 +343,24 @@ class Context:
         from ml_assets.context.studies import study_of
 
         return study_of(self.project, run_id)
+
+    def costs(self, by: "By" = "pipeline", since: date | None = None) -> "Costs":
+        """Return hours and money of what all trainings reserved, from the UTC day `since` on.
+
+        Trainings that failed, diverged, were cancelled or lost cost, too. Raises `PricesRefused` and `ArtifactsError`.
+        """
+        from ml_assets.extras.costs.project_costs import all_costs
+
+        return all_costs(self.project, by, since)
+
+    def training_cost(self, training: str) -> "TrainingCost":
+        """Return what one training cost, and where its wall time went. `training`: `MODEL/NUMBER`, or a Dagster run.
+
+        Raises `NotFound`, `VersionMissing`, `PricesRefused` and `ArtifactsError`.
+        """
+        from ml_assets.extras.costs.project_costs import training_cost
+
+        return training_cost(self.project, training)
 
     @cached_property
     def env(self) -> "Environments":

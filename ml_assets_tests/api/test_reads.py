@@ -1,15 +1,20 @@
 """Routes that change nothing: their answers are those of the context, the ledger and MLflow."""
 
+from dataclasses import asdict
+from datetime import date
 from typing import Any
 
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
+from ml_assets.model.steps.goodput import Goodput
+from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch, usage_file
 from ml_assets_tests.api.conftest import ServedApi
 from ml_assets_tests.api.test_frame import problem
 from ml_assets_tests.release.conftest import example_rows
 from ml_assets_tests.serving.released import register
 from ml_assets_tests.tables import orders_table
+from resources.job.reserved import Reserved
 from resources.tracking.mlflow_client import open_client
 from resources.tracking.tracker import RunFacts
 
@@ -133,3 +138,33 @@ def test_experiments_are_filtered_and_paged(api: ServedApi) -> None:
         422,
         "tracker_refused",
     )
+
+
+def test_costs_are_those_of_the_command(api: ServedApi) -> None:
+    reading = Reserved(
+        job="job", at=7200.0, began=0.0, places=0, place_seconds=7200.0, cores=2.0, memory_bytes=2**30, gpus=4
+    )
+    attempt = UsedAttempt(reading=reading, gpus=4, gpu="NVIDIA H200", state="diverged")
+    launch = UsedLaunch(id="a", run_id="run", author="ada", began=0.0, at=7200.0, state="diverged")
+    record = UsageRecord(
+        environment="local",
+        env="",
+        model="store_demand",
+        partition="2024-01-08",
+        fingerprint="f" * 64,
+        launches=(launch,),
+        attempts=(attempt,),
+        goodput=Goodput(compute=7200.0),
+    )
+    with api.platform.artifacts.create(*usage_file(record.model, record.fingerprint)) as stream:
+        stream.write(record.to_json().encode())
+    told = api.ask("viewer", "GET", "/costs?by=status&since=1970-01-01").json()
+    found = api.context.costs("status", date(1970, 1, 1))
+    assert told["rows"] == [
+        {"name": one.name, "trainings": one.trainings, "spent": asdict(one.spent)} for one in found.rows
+    ]
+    assert told["rows"][0]["spent"]["gpu_hours"] == 8.0
+    assert told["total"]["spent"]["money"] is None
+    assert problem(api.ask("viewer", "GET", "/costs?by=colour")) == (422, "invalid_request")
+    unknown = api.ask("viewer", "GET", "/training-runs/0d3c5d9e-4f7e-4c0e-9d0a-3f1f5a1c2b3d/costs")
+    assert problem(unknown) == (404, "not_found")

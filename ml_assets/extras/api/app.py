@@ -21,6 +21,7 @@ from ml_assets.extras.api.problems import (
     problem_of,
 )
 from ml_assets.extras.api.reads import add_reads
+from ml_assets.extras.api.spending import add_spending
 from ml_assets.extras.api.stages import add_stages
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
 from resources.web.bounded_uvicorn import BoundedProtocol, serve_until_stopped
@@ -62,6 +63,7 @@ def api_app(context: Context, webserver: str) -> FastAPI:
 
     routes = Routes(app, parts)
     add_reads(routes, parts)
+    add_spending(routes, parts)
     add_launches(routes, parts)
     add_following(routes, parts)
     add_stages(routes, parts)

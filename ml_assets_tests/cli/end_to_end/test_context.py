@@ -55,6 +55,28 @@ def test_a_version_is_shown_with_its_evaluation_and_card(reader: Context) -> Non
         reader.show("nobody")
 
 
+def test_a_version_names_its_costs_and_the_parts_of_its_time(
+    context: Context, filled_terminal: Terminal, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    version = context.show(MODEL).registered
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("currency: EUR\ncore_hour: 3600.0\n")  # a core second costs 1
+    monkeypatch.setenv("ML_ASSETS_PRICES", str(prices))
+    opened = ml_assets.open(filled_terminal.home)
+    found = opened.training_cost(f"{MODEL}/{version.number}")
+    assert (found.model, found.partition, found.states) == (MODEL, TRAINED_WEEK, ["completed"])
+    assert found.spent.money == pytest.approx(3600 * found.spent.core_hours)
+    assert found.goodput.compute > 0
+    assert opened.costs("group").total.spent == found.spent
+    run_id = context.project.platform.ledger.models.evaluations(MODEL)[0].run_id
+    assert opened.training_cost(run_id) == found
+    said = filled_terminal("costs", "--training", f"{MODEL}/{version.number}").out
+    assert "each day costs" in said
+    assert "lost work" in said
+    with pytest.raises(NotFound, match="knows no run"):
+        opened.training_cost("nothing")
+
+
 def test_an_evaluation_is_made_again_without_a_training(context: Context) -> None:
     first = context.show(MODEL).evaluation
     again = context.evaluate(MODEL, TRAINED_WEEK)

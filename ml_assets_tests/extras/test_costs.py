@@ -1,0 +1,224 @@
+"""Costs of trainings: reservations with prices, by each group, and the table of prices with its faults."""
+
+import json
+import time
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ml_assets.context.home import make_home
+from ml_assets.extras.costs.costs import By, Costs, costs_of, read_records
+from ml_assets.extras.costs.prices import PricesRefused, PriceTable, read_prices
+from ml_assets.model.steps.goodput import Goodput
+from ml_assets.model.steps.usage import UsageRecord, UsageState, UsedAttempt, UsedLaunch, usage_file
+from ml_assets_tests.cli.terminal import Terminal
+from resources.artifacts import Artifacts, artifacts_of
+from resources.job.events import EVENTS, TrainingEvent, folder_of_training
+from resources.job.reserved import Reserved
+from resources.settings import Settings
+
+NOON = datetime(2026, 11, 20, 12, tzinfo=UTC).timestamp()
+HOUR = 3600.0
+PRICES = PriceTable(currency="EUR", gpu_hour={"H200": 3.0, "H200 MIG": 1.0}, core_hour=0.05, gib_hour=0.01)
+
+
+def _attempt(
+    began: float, hours: float, state: UsageState = "completed", gpu: str = "NVIDIA H200", places: int = 0
+) -> UsedAttempt:
+    """Return an attempt of two pods with 4 GPUs, 10 cores and 100 GiB each."""
+    reading = Reserved(
+        job=f"job-{began}",
+        at=began + hours * HOUR,
+        began=began,
+        places=places,
+        place_seconds=2 * hours * HOUR,
+        cores=10.0,
+        memory_bytes=100 * 2**30,
+        gpus=4,
+    )
+    return UsedAttempt(reading=reading, gpus=4, gpu=gpu, state=state)
+
+
+def _record(model: str, *attempts: UsedAttempt, partition: str = "2026-11-19", **changes: Any) -> UsageRecord:
+    launch = UsedLaunch(
+        id="a",
+        run_id="run",
+        author="ada",
+        began=attempts[0].reading.began,
+        at=attempts[-1].reading.at,
+        state=attempts[-1].state,
+    )
+    facts: dict[str, Any] = {
+        "environment": "local",
+        "env": "",
+        "model": model,
+        "partition": partition,
+        "fingerprint": model[0] * 64,
+        "launches": (launch,),
+        "attempts": attempts,
+        "goodput": Goodput(),
+    }
+    return UsageRecord(**facts | changes)
+
+
+RECORDS = [
+    _record("churn", _attempt(NOON, 1, "preempted"), _attempt(NOON + 2 * HOUR, 2)),
+    _record("spam", _attempt(NOON + 10 * HOUR, 4, "diverged", gpu="NVIDIA B200")),
+]
+"""Training of 3 hours in two attempts, and one of 4 hours over midnight on a GPU without a price."""
+
+
+def _money(found: Costs) -> dict[str, float]:
+    return {one.name: round(one.spent.money or 0.0, 6) for one in found.rows}
+
+
+OF_AN_HOUR = 2 * (4 * 3.0 + 10 * 0.05 + 100 * 0.01)
+WITHOUT_GPUS = 2 * (10 * 0.05 + 100 * 0.01)
+
+
+@pytest.mark.parametrize(
+    ("by", "money"),
+    [
+        ("pipeline", {"churn": 3 * OF_AN_HOUR, "spam": 4 * WITHOUT_GPUS}),
+        ("partition", {"churn 2026-11-19": 3 * OF_AN_HOUR, "spam 2026-11-19": 4 * WITHOUT_GPUS}),
+        ("status", {"preempted": OF_AN_HOUR, "completed": 2 * OF_AN_HOUR, "diverged": 4 * WITHOUT_GPUS}),
+        ("gpu", {"NVIDIA H200": 3 * OF_AN_HOUR, "NVIDIA B200": 4 * WITHOUT_GPUS}),
+        ("day", {"2026-11-20": 3 * OF_AN_HOUR + 2 * WITHOUT_GPUS, "2026-11-21": 2 * WITHOUT_GPUS}),
+        ("group", {"growth": 3 * OF_AN_HOUR, "not declared": 4 * WITHOUT_GPUS}),
+    ],
+)
+def test_every_reservation_costs_in_its_group(by: By, money: dict[str, float]) -> None:
+    found = costs_of(RECORDS, PRICES, by, groups={"churn": "growth"})
+    assert _money(found) == pytest.approx(money)
+    assert found.total.spent.money == pytest.approx(sum(money.values()))
+    assert (found.total.trainings, found.currency) == (2, "EUR")
+    assert (found.total.spent.gpu_hours, found.total.spent.unpriced_gpu_hours) == (8 * 7, 8 * 4)
+    assert found.unpriced == ["NVIDIA B200"]
+
+
+def test_days_before_the_first_one_that_counts_are_left_out() -> None:
+    found = costs_of(RECORDS, PRICES, "day", since=date(2026, 11, 21))
+    assert _money(found) == pytest.approx({"2026-11-21": 2 * WITHOUT_GPUS})
+    assert costs_of(RECORDS, PRICES, "pipeline", since=date(2026, 11, 21)).total.spent.gpu_hours == 8 * 2
+
+
+def test_without_prices_there_are_hours_and_no_money() -> None:
+    found = costs_of(RECORDS, None, "pipeline")
+    assert found.total.spent.money is None
+    assert {one.spent.money for one in found.rows} == {None}
+    assert (found.total.spent.core_hours, found.total.spent.gib_hours) == (20 * 7, 200 * 7)
+    assert found.unpriced == []
+
+
+@pytest.mark.parametrize(
+    ("name", "price"),
+    [("NVIDIA H200", 3.0), ("NVIDIA H200 MIG 1g.18gb", 1.0), ("NVIDIA H20", None), ("", None)],
+)
+def test_the_kind_with_the_most_words_prices_a_gpu(name: str, price: float | None) -> None:
+    assert PRICES.of_gpu(name) == price
+
+
+def test_places_of_a_dead_launcher_count_up_to_the_last_sign_of_life(tmp_path: Path) -> None:
+    """Its last record is of the first hour, and the workers went on for another half."""
+    artifacts = artifacts_of(None, tmp_path)
+    record = _record("churn", _attempt(NOON, 1, "running", places=2))
+    _store(artifacts, record)
+    folder = folder_of_training("churn", record.fingerprint)
+    events = [
+        TrainingEvent(kind="started", step=0, time=NOON + 60, values={"attempt": 1, "world_size": 8}),
+        TrainingEvent(kind="metrics", step=9, time=NOON + 1.5 * HOUR, values={}),
+    ]
+    (artifacts.folder(folder) / EVENTS).write_text("\n".join(one.to_line() for one in events))
+    artifacts.push(folder, [EVENTS])
+    found = costs_of(read_records(artifacts, "local"), PRICES, "status")
+    assert _money(found) == pytest.approx({"lost": 1.5 * OF_AN_HOUR})
+    assert read_records(artifacts, "other") == []
+    alive = _record("churn", _attempt(time.time() - HOUR, 1, "running", places=2))
+    _store(artifacts, alive)
+    assert _money(costs_of(read_records(artifacts, "local"), PRICES, "status")) == pytest.approx(
+        {"running": OF_AN_HOUR}
+    )
+
+
+def _store(artifacts: Artifacts, record: UsageRecord) -> None:
+    with artifacts.create(*usage_file(record.model, record.fingerprint)) as stream:
+        stream.write(record.to_json().encode())
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "says"),
+    [
+        (
+            "currency: EUR\ngpu_hour:\n  H200: -1\n",
+            3,
+            r"gpu_hour\.H200: .*greater than or equal to 0; found '-1'",
+        ),
+        ("core_hour: .nan\n", 1, "core_hour: .*finite number"),
+        ("core_hour: .inf\n", 1, "core_hour: .*finite number"),
+        ("gib_hour: true\n", 1, "gib_hour: .*valid number"),
+        ("gpu_hours: {H200: 1}\n", 1, "gpu_hours: unknown key 'gpu_hours': did you mean 'gpu_hour'"),
+        ("\ngpu_hour: [1]\n", 2, "gpu_hour: "),
+        ("core_hour: [\n", None, "not valid YAML"),
+        ("", None, "not a table of prices"),
+        ("- 1\n", None, "not a table of prices"),
+    ],
+)
+def test_a_wrong_price_is_named_with_its_line(tmp_path: Path, text: str, line: int | None, says: str) -> None:
+    file = tmp_path / "prices.yaml"
+    file.write_text(text)
+    with pytest.raises(PricesRefused, match=says) as refused:
+        read_prices(file)
+    assert len(str(refused.value).splitlines()) == 1
+    assert line is None or str(refused.value).startswith(f"{file}:{line} ")
+
+
+def test_the_table_of_the_page_is_read(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs/how-to/costs.md").read_text()
+    file = tmp_path / "prices.yaml"
+    file.write_text(page.partition("```text\n")[2].partition("```")[0])
+    table = read_prices(file)
+    assert table is not None
+    assert (table.of_gpu("NVIDIA H200"), table.of_gpu("NVIDIA A100-SXM4-80GB"), table.core_hour) == (
+        3.5,
+        1.8,
+        0.04,
+    )
+
+
+def test_a_missing_table_names_its_variable(tmp_path: Path) -> None:
+    with pytest.raises(PricesRefused, match=r"ML_ASSETS_PRICES names .*none\.yaml"):
+        read_prices(tmp_path / "none.yaml")
+    assert read_prices(None) is None
+
+
+def test_the_command_shows_what_the_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Hours alone, then money, as text and as JSON; a price of -1 ends it with one line."""
+    terminal = Terminal(tmp_path / "home")
+    make_home(Settings(home=terminal.home))
+    assert "No training reserved anything" in terminal("costs").out
+    artifacts = artifacts_of(None, tmp_path / "home" / "artifacts")
+    for record in RECORDS:
+        _store(artifacts, record)
+    assert terminal("costs", "--by", "status").out.splitlines() == [
+        "status     trainings  GPU h  core h    GiB h",
+        "completed          1  16.00   40.00   400.00",
+        "diverged           1  32.00   80.00   800.00",
+        "preempted          1   8.00   20.00   200.00",
+        "all                2  56.00  140.00  1400.00",
+    ]
+    file = tmp_path / "prices.yaml"
+    file.write_text("currency: EUR\ngpu_hour: {H200: 3.0}\n")
+    monkeypatch.setenv("ML_ASSETS_PRICES", str(file))
+    said = terminal("costs", "--since", "2026-11-20").out.splitlines()
+    assert said[0].split() == ["pipeline", "trainings", "GPU", "h", "core", "h", "GiB", "h", "EUR"]
+    assert said[1].split()[-1] == "72.00"
+    assert said[-1].startswith("The money lacks 32.00 GPU hours of NVIDIA B200")
+    document = json.loads(terminal("costs", "--json").out)
+    assert document["total"]["spent"]["money"] == pytest.approx(72.0)
+    file.write_text("gpu_hour: {H200: -1}\n")
+    refused = terminal("costs")
+    assert (refused.status, len(refused.err.splitlines())) == (1, 1)
+    assert f"{file}:1 gpu_hour.H200" in refused.err
+    assert "future" in terminal("costs", "--since", "2999-01-01").err
