@@ -55,7 +55,7 @@ test-releases: setup ## commands as a person types them, promotions, canaries, a
 	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 # Folders of tests about processes that end at chosen moments.
-OF_PROCESSES = training tables tuning resources/launcher resources/pool
+OF_PROCESSES = training tables tuning dagster_host resources/launcher resources/pool
 
 test-processes: setup ## trainings, studies and publishers in processes of their own, ended at chosen moments
 	$(BIN)/pytest $(OF_PROCESSES:%=ml_assets_tests/%/processes) -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)

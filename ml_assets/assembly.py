@@ -5,7 +5,8 @@ parts of their own.
 """
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from ml_assets.components.base import SpecComponent
 from ml_assets.components.behind import SingleComponents
 from ml_assets.components.checks.leakage import request_leakage_tests
 from ml_assets.components.declarations import DeclarationRefused, in_one_line, require_consistent
+from ml_assets.components.failures import executed
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
@@ -108,6 +110,13 @@ def runnable(pipelines: dg.Definitions, platform: Platform, tables: DeclaredTabl
             },
             # Steps only orchestrate: heavy work runs in the launcher's processes. A process per step would cost
             # seconds.
-            executor=in_process_within(watched),
+            executor=in_process_within(_of_dagster),
         ),
     )
+
+
+@contextmanager
+def _of_dagster(instance: dg.DagsterInstance, run_id: str) -> Generator[None]:
+    """Watch over a run that Dagster launched, while the block executes it."""
+    with watched(run_id), executed(instance, run_id):
+        yield

@@ -27,6 +27,7 @@ NAMED_ONLY = tuple(
         "cluster/platform",
         "cluster/queues",
         "components/end_to_end",
+        "dagster_host/processes",
         "drills",
         "features",
         "layouts",

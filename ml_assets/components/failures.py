@@ -3,12 +3,14 @@
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import dagster as dg
 from dagster import DagsterExecutionInterruptedError
 
 from ml_assets.components.pages import table_of
+from ml_assets.dagster_host.drained_runs import end_if_resumed, is_canceled
 from ml_assets.data.tables.guard import BuildRefused, InputsRefused
 from resources.artifacts import ArtifactsUnavailable
 from resources.database_errors import StudiesUnavailable
@@ -73,12 +75,15 @@ def missing_in(metadata: Mapping[str, Any]) -> dict[str, list[str]]:
 
 @dataclass(frozen=True, kw_only=True)
 class Stop:
-    """Wish of a person to stop the run that this process executes."""
+    """Meaning of an interruption for the run that this process executes."""
 
     is_asked: Callable[[], bool]
     """True from the first Ctrl-C on."""
+    is_cancel: Callable[[], bool]
+    """True if an interruption cancels the run; False if it ends this process alone, and the run comes back."""
     tell: Callable[[], None]
-    """Tell Dagster that the run is being canceled. Without it, Dagster counts an interrupted run as failed."""
+    """Called once the interrupted step has released what it holds: tell Dagster that the run is being canceled, or end
+    the process. Without it, Dagster counts an interrupted run as failed."""
 
 
 _stops: list[Stop] = []
@@ -95,6 +100,26 @@ def stopping_by(stop: Stop) -> Iterator[None]:
         yield
     finally:
         _stops.remove(stop)
+
+
+@contextmanager
+def executed(instance: dg.DagsterInstance, run_id: str) -> Iterator[None]:
+    """Let the steps of a run that Dagster launched be canceled by its row alone, not by any SIGTERM."""
+    stop = Stop(
+        is_asked=lambda: False,
+        is_cancel=partial(is_canceled, instance, run_id),
+        tell=partial(end_if_resumed, instance, run_id),
+    )
+    with stopping_by(stop):
+        yield
+
+
+def comes_back(error: BaseException) -> bool:
+    """True if `error` interrupted a run that is not being canceled: what it waits for may go on without it.
+
+    False outside of a run that Dagster launched, or a command did.
+    """
+    return was_interrupted(error) and bool(_stops) and not any(stop.is_cancel() for stop in _stops)
 
 
 class Terminated(dg.DagsterError, DagsterExecutionInterruptedError):

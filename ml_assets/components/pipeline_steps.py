@@ -12,7 +12,7 @@ from typing import Any
 import dagster as dg
 
 from ml_assets.components.base import signed
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, comes_back, final_unless_transient
 from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES
 from ml_assets.components.pages import (
     RunPage,
@@ -230,6 +230,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                 RunPage(context, checkpoint, partition=context.partition_key),
                 run_id=context.run_id,
                 resources=changes_of(context.get_tag(RESOURCES) or ""),
+                comes_back=comes_back,
             )
             folder = Path(trained.folder)
             return dg.Output(

@@ -293,7 +293,13 @@ def materialize(
         _canceled_if_stopped(project.instance, run_id),
         working_beside(partial(_follow, project.instance, run_id, on_progress), "progress"),
         not_for_children() as interrupts,
-        stopping_by(Stop(is_asked=lambda: interrupts.came, tell=partial(_cancel, project.instance, run_id))),
+        stopping_by(
+            Stop(
+                is_asked=lambda: interrupts.came,
+                is_cancel=lambda: True,  # nobody resumes a run of a command
+                tell=partial(_cancel, project.instance, run_id),
+            )
+        ),
         launched_in_terminal(),
     ):
         result = job.execute_in_process(

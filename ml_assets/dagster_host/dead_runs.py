@@ -78,12 +78,14 @@ def fail_from_outside(
         instance.report_run_failed(run, why)
 
 
-def in_process_within(block: Callable[[str], AbstractContextManager[None]]) -> dg.ExecutorDefinition:
-    """Return the executor `in_process`, whose steps run inside of `block`, called with the run's id."""
+def in_process_within(
+    block: Callable[[dg.DagsterInstance, str], AbstractContextManager[None]],
+) -> dg.ExecutorDefinition:
+    """Return the executor `in_process`, whose steps run inside of `block`, called with instance and id of the run."""
 
     class Within(InProcessExecutor):
         def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[DagsterEvent]:
-            with block(plan_context.run_id):
+            with block(plan_context.instance, plan_context.run_id):
                 yield from super().execute(plan_context, execution_plan)
 
     of_dagster: Any = dg.in_process_executor

@@ -63,7 +63,8 @@ def on_a_cluster() -> Section:
         "start_timeout_seconds": 600,
         # A run whose pod vanished gets another one, which attaches to the training that still runs: its steps begin
         # again, and find their results. Within ML_ASSETS_KUBERNETES_RETURN_SECONDS nobody prunes its trainers.
-        "max_resume_run_attempts": 3,
+        # `RunPods` fails a run whose pods died four times, and does not count those of drained nodes.
+        "max_resume_run_attempts": 1000,
     }
     instance["storage"] = _postgres()
     # Values between steps: Dagster's home itself is read-only in a pod.

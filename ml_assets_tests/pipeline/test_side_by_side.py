@@ -110,6 +110,7 @@ def test_the_workers_of_all_trials_save_before_the_study_ends(
     side: SideBySide[int] = SideBySide(3)
     training = threading.Barrier(3)
     ends: list[type[BaseException]] = []
+    causes: set[type[BaseException]] = set()
 
     def on_line(_: str) -> None:
         training.wait(60)
@@ -122,6 +123,7 @@ def test_the_workers_of_all_trials_save_before_the_study_ends(
             return run_process(command, lock, 60.0, on_line)
         except BaseException as error:
             ends.append(type(error))
+            causes.add(type(side.cause_of(error)))
             raise
 
     def end_the_study() -> int:
@@ -135,6 +137,7 @@ def test_the_workers_of_all_trials_save_before_the_study_ends(
     with pytest.raises(_Lost if how == "failure" else _Cancelled):
         side.run(_begin(works), lambda _: None)
     assert ends == [StoppedWithOthers, StoppedWithOthers]
+    assert causes == {_Lost if how == "failure" else _Cancelled}
     assert sorted(path.name for path in tmp_path.glob("saved-*")) == ["saved-0", "saved-1"]
 
 

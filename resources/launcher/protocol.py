@@ -66,6 +66,11 @@ def in_words(pause: float) -> str:
     return f" in {pause:g} s: each of the last attempts ended before its first step" if pause else ""
 
 
+def is_last(_: BaseException) -> bool:
+    """Return False: nobody comes back to a training after an exception, so its pods are removed."""
+    return False
+
+
 class TrainingLauncher(Protocol):
     """Runs jobs. Returns the result of a finished job of the same fingerprint without running anything."""
 
@@ -77,11 +82,14 @@ class TrainingLauncher(Protocol):
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
+        comes_back: Callable[[BaseException], bool] = is_last,
     ) -> TrainingResult:
         """Train `job` in its fingerprint's `folder` until it is done.
 
         `profile`: resources of each pod on a cluster; processes of this machine share the machine. `run_id`: the run
-        that waits for the training. If the launcher dies, the workers go on until that run has ended.
+        that waits for the training. If the launcher dies, the workers go on until that run has ended. `comes_back`:
+        called with the exception that ends the wait; True if the run ends without being canceled. Then pods train on,
+        and its resume, or another launch, attaches to them. Processes of this machine save and end in any case.
 
         Raises one of `resources.job.errors`. A final failure is not retried. A preemption uses no budget. Any other
         failure is retried from the last good checkpoint, up to `max_attempts` failures; an error of Python that repeats

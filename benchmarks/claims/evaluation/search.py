@@ -41,6 +41,7 @@ from ml_assets.model.steps.study_result import StudyResult
 from resources.job.events import JOB, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
+from resources.launcher.protocol import is_last
 from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 from resources.settings import Settings
@@ -81,6 +82,7 @@ class TimedLauncher(LocalLauncher):
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
+        comes_back: Callable[[BaseException], bool] = is_last,
     ) -> TrainingResult:
         """Train as `LocalLauncher` does."""
         began, outside, raised = time.perf_counter(), 0.0, 0.0
@@ -97,7 +99,7 @@ class TimedLauncher(LocalLauncher):
                 outside += time.perf_counter() - start
 
         try:
-            return super().run(job, folder, hear, on_log, profile, run_id)
+            return super().run(job, folder, hear, on_log, profile, run_id, comes_back)
         finally:
             ended = time.perf_counter()
             self.clock.launches += ended - began - outside

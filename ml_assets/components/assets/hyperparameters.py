@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import dagster as dg
 
-from ml_assets.components.failures import RETRY_TRANSIENT, final_unless_transient
+from ml_assets.components.failures import RETRY_TRANSIENT, comes_back, final_unless_transient
 from ml_assets.components.metadata import RESOURCES
 from ml_assets.components.pages import RunPage, readable, report_facts, table_of
 from ml_assets.components.specs import TrainingPipelineSpec
@@ -65,6 +65,7 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
                 _StudyPage(context, key),
                 run_id=context.run.run_id,
                 resources=changes_of(context.run.tags.get(RESOURCES, "")),
+                comes_back=comes_back,
             )
             version = dg.DataVersion(stored.report.result.digest)
             return dg.Output(None, metadata=_shown(stored, platform), data_version=version)

@@ -72,6 +72,8 @@ class Trials:
     run_id: str
     resources: Mapping[str, Any]
     budget: BudgetSection | None
+    comes_back: Callable[[BaseException], bool]
+    """See `TrainingLauncher.run`."""
     running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
     """Number → trial that this process trains now."""
     _reports: dict[int, Reports] = field(default_factory=dict[int, Reports])
@@ -144,6 +146,7 @@ class Trials:
                     after_epoch=after_epoch,
                     on_event=self._reports[trial.number].hear,
                 ),
+                comes_back=self.comes_back,
             )
         except TrialPaused as paused:
             common["pauses"] = (paused.epoch,)
@@ -255,6 +258,8 @@ class SideBySide(Generic[Result]):
         self._running: set[threading.Thread] = set()
         self._ended: set[threading.Thread] = set()
         """Threads whose work raised."""
+        self._why: BaseException | None = None
+        """Exception that stopped all work."""
 
     def run(
         self, next_work: Callable[[], Callable[[], Result] | None], done: Callable[[Result], None]
@@ -278,9 +283,14 @@ class SideBySide(Generic[Result]):
                 running = len(self._running)
                 while len(self._running) == running:
                     self._answer()
-        except BaseException:
+        except BaseException as error:
+            self._why = error
             self._stop()
             raise
+
+    def cause_of(self, error: BaseException) -> BaseException:
+        """Return what stopped a piece of work that ended by `error`: with `StoppedWithOthers`, what stopped all."""
+        return self._why if isinstance(error, StoppedWithOthers) and self._why is not None else error
 
     def say(self, call: Callable[[], None]) -> None:
         """Run `call` in the leader's thread: at once there, soon from the thread of a piece of work."""

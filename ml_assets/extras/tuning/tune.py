@@ -8,7 +8,7 @@ difference between studies (`tuning.study`).
 import dataclasses
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -31,6 +31,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
+from resources.launcher.protocol import is_last
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerUnavailable, page_of
 from resources.tracking.tracker import RunFacts
@@ -80,13 +81,14 @@ def run_study(
     *,
     run_id: str,
     resources: Mapping[str, Any],
+    comes_back: Callable[[BaseException], bool] = is_last,
 ) -> StoredStudy:
     """Run the trials that the study on the newest window lacks; store its result and its report.
 
     Trials train on the training rows of the snapshot and are compared by its validation rows; no trial reads the
     holdout. A study that was stopped continues: same snapshot, space, sampler, declared values and code are the same
-    study. Raises `InputsRefused` for a window that no training may read, `NothingToSearchOn`, `NoTrialFinished`, and
-    the launcher's errors that are not of the trial's values.
+    study. `comes_back` is for the launcher. Raises `InputsRefused` for a window that no training may read,
+    `NothingToSearchOn`, `NoTrialFinished`, and the launcher's errors that are not of the trial's values.
     """
     partition, keys = _newest_window(spec, platform, tables)
     validated = validate_inputs(spec, platform, tables, partition, keys)
@@ -121,6 +123,7 @@ def run_study(
             run_id=run_id,
             resources=resources,
             budget=tuning.budget,
+            comes_back=lambda error: comes_back(side.cause_of(error)),
         )
         side.run(trials.begin, trials.end)
         require_nothing_rejected_since(platform, frozen)

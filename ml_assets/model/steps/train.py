@@ -33,6 +33,7 @@ from resources.environment import LeftOut, code_state, environment_facts, instal
 from resources.job.events import EVENTS, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob
 from resources.job.training_settings import OF_SCRIPTS
+from resources.launcher.protocol import is_last
 from resources.launcher.resource_profile import ResourceProfile
 from resources.ledger import CheckedBy
 from resources.platform import Platform
@@ -71,12 +72,13 @@ def train_model(
     run_id: str,
     resources: Mapping[str, Any],
     study: PartOfStudy | None = None,
+    comes_back: Callable[[BaseException], bool] = is_last,
 ) -> TrainedModel:
     """Run the job's workers until they are done; reuse the result of a job that is already finished.
 
-    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits. A trial names its
-    `study`. Raises `InputsRefused` if a partition of the window was rejected since, `DeclarationChanged`, and the
-    launcher's errors.
+    `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits, `comes_back` is for
+    the launcher. A trial names its `study`. Raises `InputsRefused` if a partition of the window was rejected since,
+    `DeclarationChanged`, and the launcher's errors.
     """
     job = training_set.job
     require_as_frozen(spec, training_set)
@@ -118,8 +120,10 @@ def train_model(
             if study is not None:  # its process may have died before it compared them
                 for event in before:
                     study.hear(event)
-            with usage.recording():
-                result = platform.launcher.run(job, folder, hear, page.info, profile, run_id)
+            with usage.recording(comes_back):
+                result = platform.launcher.run(
+                    job, folder, hear, page.info, profile, run_id, comes_back
+                )
         except BaseException:  # also after a cancellation: its hours were paid
             report.tell_spent(price)
             with suppress(TrackerError):  # the next start of this training records it again

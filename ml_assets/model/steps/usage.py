@@ -12,7 +12,7 @@ import math
 import threading
 import time
 import uuid
-from collections.abc import Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal, Self
@@ -30,6 +30,7 @@ from resources.job.errors import ClusterUnavailable, Diverged
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.reserved import RESERVED, Reserved
+from resources.launcher.protocol import is_last
 from resources.threads import working_beside
 
 USAGE = "usage"
@@ -186,8 +187,8 @@ class Usage:
             self._take(event)
 
     @contextmanager
-    def recording(self) -> Generator[None]:
-        """Keep the record while the block runs, and end it with the block.
+    def recording(self, comes_back: Callable[[BaseException], bool] = is_last) -> Generator[None]:
+        """Keep the record while the block runs, and end it with the block. `comes_back` is that of a launcher.
 
         A store that is away does not fail the training: the next record has all that this one lacks.
         """
@@ -202,8 +203,8 @@ class Usage:
             # Pods outlive a launcher that reaches no cluster and no store.
             state = "lost" if isinstance(error, ClusterUnavailable | ArtifactsUnavailable) else "failed"
             raise
-        except BaseException:
-            state = "cancelled"
+        except BaseException as error:
+            state = "lost" if comes_back(error) else "cancelled"
             raise
         finally:
             self._end(state)

@@ -13,6 +13,7 @@ from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.events import RESULT, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingResult
 from resources.launcher.kubernetes.launcher import KubernetesLauncher
+from resources.launcher.protocol import is_last
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -38,13 +39,14 @@ class LaunchedHere:
         on_log: Callable[[str], None] = lambda _: None,
         profile: ResourceProfile | None = None,
         run_id: str = "the-run",
+        comes_back: Callable[[BaseException], bool] = is_last,
     ) -> TrainingResult:
         def tell(line: str) -> None:
             self.log.append(line)
             on_log(line)
 
         folder = self.artifacts.folder(training_folder_name(self.job))
-        return self.launcher.run(self.job, folder, self.events.append, tell, profile, run_id=run_id)
+        return self.launcher.run(self.job, folder, self.events.append, tell, profile, run_id, comes_back)
 
     @property
     def launcher(self) -> KubernetesLauncher:

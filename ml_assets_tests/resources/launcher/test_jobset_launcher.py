@@ -139,6 +139,22 @@ def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
     assert list(api.objects) == []
 
 
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_drained_launcher_leaves_its_jobset_a_cancelled_one_does_not(
+    api: ApiServer, launch: LaunchedHere, comes_back: bool
+) -> None:
+    api.on_job = with_workers(RUNNING)
+
+    def interrupt(line: str) -> None:
+        if "pods run on" in line:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(interrupt, comes_back=lambda _: comes_back)
+    assert (("jobsets", launch.name) in api.objects) == comes_back
+    assert any(kind == "pods" for kind, _ in api.objects) == comes_back
+
+
 def test_a_cancelled_run_removes_the_jobset(api: ApiServer, launch: LaunchedHere) -> None:
     api.on_job = with_workers(RUNNING)
 

@@ -174,3 +174,40 @@ def test_there_may_be_no_events_yet(tmp_path: Path) -> None:
     assert read_events(folder) == []
     share_events(artifacts, job, [event(7)])
     assert [one.step for one in read_events(folder)] == [7]
+
+
+@pytest.mark.parametrize("comes_back", [True, False])
+def test_a_drained_launcher_leaves_its_pods_a_cancelled_one_does_not(
+    api: ApiServer, launch: LaunchedHere, comes_back: bool
+) -> None:
+    """A drained run's Lease expires. Without a Lease the next launcher would take the Job for a leftover."""
+    api.on_job = with_pod(RUNNING)
+    asked: list[type[BaseException]] = []
+
+    def interrupt(line: str) -> None:
+        if "pods run on" in line:
+            raise KeyboardInterrupt
+
+    def answer(error: BaseException) -> bool:
+        asked.append(type(error))
+        return comes_back
+
+    with pytest.raises(KeyboardInterrupt):
+        launch.run(interrupt, comes_back=answer)
+    assert asked == [KeyboardInterrupt]
+    if not comes_back:
+        assert list(api.objects) == []
+        return
+    before = of_the_training(api)
+    assert [kind for kind, _ in before] == ["jobs", "pods", "services"]
+
+    def complete(line: str) -> None:
+        if line.startswith("attached to "):
+            assert of_the_training(api) == before
+            launch.finish()
+            job = api.objects["jobs", f"{launch.name}-1"]
+            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    run_out(api)
+    assert launch.run(complete).best_step == 1
+    assert list(api.objects) == []

@@ -12,7 +12,6 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 
-from resources.artifacts import ArtifactsUnavailable
 from resources.job.errors import (
     ClusterRefused,
     ClusterUnavailable,
@@ -55,13 +54,12 @@ class JobSetRun:
         self._name = training_name(self.training.job)
 
     def run(self) -> TrainingResult:
-        """Follow the training to its end; remove the JobSet. If the API server or the artifacts are away, it stays."""
+        """Follow the training to its end; remove the JobSet, unless the training goes on without this launcher."""
         try:
             result = self._result()
-        except (ClusterUnavailable, ArtifactsUnavailable):
-            raise
         except BaseException as error:
-            self.training.clean(error, KINDS)
+            if not self.training.goes_on_after(error):
+                self.training.clean(error, KINDS)
             raise
         self.training.clean(None, KINDS)
         return result

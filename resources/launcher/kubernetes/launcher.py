@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from resources.addresses import Address
-from resources.artifacts import Artifacts, ArtifactsUnavailable
-from resources.job.errors import BadConfiguration, ClusterUnavailable, TrainingFailed
+from resources.artifacts import Artifacts
+from resources.job.errors import BadConfiguration, TrainingFailed
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes import attempt_objects
@@ -29,7 +29,7 @@ from resources.launcher.kubernetes.lease import Lease, LeaseLost, has_run_out
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import prune, remove
 from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
-from resources.launcher.protocol import in_words, pause_after, refuse_without_gpus
+from resources.launcher.protocol import in_words, is_last, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
@@ -57,12 +57,13 @@ class KubernetesLauncher:
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
+        comes_back: Callable[[BaseException], bool] = is_last,
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. If another launcher leads this job, follow the lines of its pods until it ends.
         If it did not finish, take over and keep the pods that still run.
 
-        Both callbacks run in the caller's thread. If one raises, the pods get time to save and are removed. If the API
-        server or the artifacts are away, the pods stay: they may still train.
+        Both callbacks run in the caller's thread. If one raises, the pods get time to save and are removed, unless the
+        run `comes_back`. If the API server or the artifacts are away, the pods stay, too: they may still train.
         """
         profile = profile or ResourceProfile()
         self._require_usable(job, folder, profile)
@@ -89,6 +90,7 @@ class KubernetesLauncher:
                 s3_endpoint_url=self.settings.s3_endpoint_url or self.s3_endpoint_url,
                 logs=logs,
                 output=output,
+                comes_back=comes_back,
             )
             try:
                 if self._is_a_jobset(training):
@@ -184,11 +186,11 @@ class _LeaderRun:
             result = self._attempts()
         except LeaseLost:
             raise
-        except (ClusterUnavailable, ArtifactsUnavailable):
-            self.lease.stop()  # the pods may still train: the next launcher attaches, or a pruner removes them
-            raise
         except BaseException as error:
-            self._clean(error)
+            if self.training.goes_on_after(error):
+                self.lease.stop()  # the next launcher attaches, or a pruner removes the pods
+            else:
+                self._clean(error)
             raise
         self._clean(None)
         return result

@@ -21,6 +21,7 @@ from resources.launcher.kubernetes.cluster import Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
+from resources.launcher.protocol import is_last
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -44,6 +45,8 @@ class ClusterTraining:
     """Address of the artifacts' S3 server, as pods see it."""
     logs: LogTail
     output: PodsOutput
+    comes_back: Callable[[BaseException], bool] = is_last
+    """See `TrainingLauncher.run`."""
 
     @property
     def selector(self) -> str:
@@ -101,6 +104,13 @@ class ClusterTraining:
         return AttemptsExhausted(
             f"{failures} attempts failed, {said}. The last lines of {self.output.log_file}:\n{self.output.tail}"
         )
+
+    def goes_on_after(self, error: BaseException) -> bool:
+        """True if `error` ends the wait of this launcher alone: its pods stay, and may still train.
+
+        The API server or the artifacts are away, or the run was interrupted and comes back.
+        """
+        return isinstance(error, ClusterUnavailable | ArtifactsUnavailable) or self.comes_back(error)
 
     def clean(
         self,
