@@ -121,9 +121,7 @@ def train_model(
                 for event in before:
                     study.hear(event)
             with usage.recording(comes_back):
-                result = platform.launcher.run(
-                    job, folder, hear, page.info, profile, run_id, comes_back
-                )
+                result = platform.launcher.run(job, folder, hear, page.info, profile, run_id, comes_back)
         except BaseException:  # also after a cancellation: its hours were paid
             report.tell_spent(price)
             with suppress(TrackerError):  # the next start of this training records it again
