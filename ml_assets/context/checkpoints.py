@@ -3,14 +3,12 @@
 Not here: their layout, saving and loading (`ml_assets.model.training.checkpoint.checkpoints`).
 """
 
-import json
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
-from resources.job.events import EVENTS, JOB, TrainingEvent, folder_of_training, read_events
-from resources.job.job import TrainingJob
+from resources.job.events import EVENTS, TrainingEvent, folder_of_training, read_events
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +28,19 @@ class ListedCheckpoint:
 
 
 def listed(artifacts: Artifacts, model: str, fingerprint: str) -> list[ListedCheckpoint]:
-    """Return the committed checkpoints of a training, newest first. Raises `ArtifactsError`."""
+    """Return the committed checkpoints of a training, newest first.
+
+    Raises `ArtifactsError`, `CheckpointGone`, and `CheckpointUnusable` if the job of the training was altered.
+    """
     # It imports torch, which takes seconds at the first call.
-    from ml_assets.model.training.checkpoint.checkpoints import COMMIT, folder_of, reasons_to_keep, step_of
+    from ml_assets.model.training.checkpoint.checkpoints import (
+        COMMIT,
+        CommitMarker,
+        folder_of,
+        reasons_to_keep,
+        step_of,
+    )
+    from ml_assets.model.training.checkpoint.restored import job_of
 
     name = folder_of_training(model, fingerprint)
     sizes: dict[int, int] = {}
@@ -43,14 +51,14 @@ def listed(artifacts: Artifacts, model: str, fingerprint: str) -> list[ListedChe
     best: dict[int, int] = {}
     for step in [one for one in sizes if f"{folder_of(one)}/{COMMIT}" in files]:
         try:
-            facts = json.loads(read_artifact(artifacts, f"{name}/{folder_of(step)}", COMMIT))
-            best[step] = int(facts["best_step"])
-        except (ArtifactMissing, ValueError, TypeError, KeyError):  # deleted meanwhile, or damaged
+            marker = read_artifact(artifacts, f"{name}/{folder_of(step)}", COMMIT)
+            best[step] = CommitMarker.from_bytes(marker).best_step
+        except (ArtifactMissing, ValueError, TypeError):  # deleted meanwhile, or damaged
             continue
     if not best:
         return []
     events = read_events(artifacts.pull(name, [EVENTS])) if EVENTS in files else []
-    keep = TrainingJob.from_json(read_artifact(artifacts, name, JOB).decode()).settings.keep_checkpoints
+    keep = job_of(artifacts, model, fingerprint).settings.keep_checkpoints
     reasons = reasons_to_keep(best, keep, [one.step for one in events if one.kind == "resumed"])
     return [
         ListedCheckpoint(

@@ -150,18 +150,29 @@ def test_a_step_without_a_checkpoint_is_refused(
     assert (state(made.api), made.trainings()) == (before, trainings)
 
 
-@pytest.mark.parametrize("damage", ["part", "content", "marker"])
-def test_a_checkpoint_that_is_just_being_deleted_is_refused(made: MadeTraining, damage: str) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    ["part", "content", "marker", "digests of the marker", "step of the marker", "job", "job of other facts"],
+)
+def test_a_checkpoint_that_is_damaged_or_being_deleted_is_refused(made: MadeTraining, damage: str) -> None:
     folder = made.folder / folder_of(20)
     before = state(made.api)
     if damage == "part":
         (folder / "__0_0.distcp").unlink()
     elif damage == "content":
         (folder / "__0_0.distcp").write_bytes(CONTENT[:-1])
-    else:
+    elif damage == "marker":
         (folder / "commit.json").write_text('{"fingerprint": ')
+    elif damage.endswith("marker"):
+        altered = {"sha256": "abc"} if damage.startswith("digests") else {"best_step": "20"}
+        facts = json.loads((folder / "commit.json").read_text())
+        (folder / "commit.json").write_text(json.dumps({**facts, **altered}))
+    else:
+        (made.folder / JOB).write_text('{"model": ' if damage == "job" else '{"model": "store_demand"}')
     trainings = made.trainings()
     assert problem(made.restore(20)) == (409, "checkpoint_unusable")
+    shown = made.api.ask("viewer", "GET", f"/training-runs/{made.run_id}/checkpoints")
+    assert shown.status_code == (409 if damage.startswith("job") else 200)
     assert (state(made.api), made.trainings()) == (before, trainings)
 
 

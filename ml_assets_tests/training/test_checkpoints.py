@@ -3,6 +3,7 @@
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -107,6 +108,30 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(
     assert checkpoints.newest_good() == 10
     with pytest.raises(CheckpointDamaged):
         checkpoints.load(20)
+
+
+@pytest.mark.parametrize(
+    "altered",
+    [
+        {"best_step": "20"},
+        {"best_step": -1},
+        {"best_step": None},
+        {"sha256": None},
+        {"sha256": [".metadata"]},
+        {"sha256": {".metadata": 5}},
+        {"sha256": {".metadata": "0" * 64, "../step-00000010/__0_0.distcp": "0" * 64}},
+        {"fingerprint": 3},
+    ],
+)
+def test_a_marker_of_other_values_is_a_damaged_checkpoint(
+    checkpoints: Checkpoints, tmp_path: Path, altered: dict[str, Any]
+) -> None:
+    """Each attempt ended with a `TypeError`."""
+    for step in (10, 20):
+        save(checkpoints, step, state(step))
+    marker = folder_of(tmp_path, 20) / "commit.json"
+    marker.write_text(json.dumps({**json.loads(marker.read_text()), **altered}))
+    assert checkpoints.newest_good() == 10
 
 
 def test_a_checkpoint_is_no_good_without_the_best_one_it_names(

@@ -122,21 +122,24 @@ class TrainingJob:
 
     @classmethod
     def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`."""
+        """Inverse of `to_json`. Raises `ValueError`, also for JSON that is not a job."""
         return cls.from_document(json.loads(text))
 
     @classmethod
     def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read the decoded document of `to_json`."""
-        settings = TrainingSettings(**document["settings"])
-        restored: dict[str, Any] | None = document.get("restored")
-        facts: dict[str, Any] = {
-            **document,
-            "arguments": tuple(document["arguments"]),
-            "settings": settings,
-            "restored": None if restored is None else RestoredState(**restored),
-        }
-        return cls(**facts)
+        """Read the decoded document of `to_json`. Raises `ValueError` for another document."""
+        try:
+            settings = TrainingSettings(**document["settings"])
+            restored: dict[str, Any] | None = document.get("restored")
+            facts: dict[str, Any] = {
+                **document,
+                "arguments": tuple(document["arguments"]),
+                "settings": settings,
+                "restored": None if restored is None else RestoredState(**restored),
+            }
+            return cls(**facts)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"not the document of a training: {error}") from error
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -216,6 +216,10 @@ def _recorded_job(platform: Platform, bundle: Bundle) -> TrainingJob:
         job = TrainingJob.from_json(read_artifact(platform.artifacts, name, JOB).decode())
     except ArtifactMissing as missing:
         raise NotReproducible(f"the job of the training is gone: {missing}") from missing
+    except ValueError as error:
+        raise NotReproducible(
+            f"{platform.artifacts.address(name)}/{JOB} is damaged ({error}): restore the file from a copy"
+        ) from error
     if job.fingerprint != lineage.fingerprint:
         raise NotReproducible(
             f"{platform.artifacts.address(name)}/{JOB} was altered: its fingerprint is {job.fingerprint[:12]}, the "

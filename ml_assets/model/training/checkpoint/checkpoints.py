@@ -22,7 +22,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import IO, Any, Self, cast
 
 from ml_assets.data.snapshots.split_reader import file_sha256
 from ml_assets.model.training.attempt.attempts import ATTEMPTS, Attempt, read_attempts
@@ -71,7 +71,18 @@ class CommitMarker:
     def from_bytes(cls, content: bytes) -> Self:
         """Inverse of `to_bytes`. Raises `ValueError` or `TypeError` for another document."""
         facts: dict[str, Any] = json.loads(content)
+        _require_types(**facts)  # a flipped bit may leave valid JSON
         return cls(**facts)
+
+
+def _require_types(fingerprint: Any, best_step: Any, sha256: Any) -> None:
+    """Raise `ValueError` unless these facts of a marker are a text, a step, and digests of files of one folder."""
+    is_step = isinstance(best_step, int) and not isinstance(best_step, bool) and best_step >= 0
+    if not (is_step and isinstance(fingerprint, str) and isinstance(sha256, dict) and sha256):
+        raise ValueError("not a fingerprint, a step and digests of files")
+    for name, digest in cast(dict[str, Any], sha256).items():
+        if name in ("", ".", "..", COMMIT) or "/" in name or not isinstance(digest, str):
+            raise ValueError(f"{name!r} is not a file of a checkpoint, or has no digest")
 
 
 def reasons_to_keep(

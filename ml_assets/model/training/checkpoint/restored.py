@@ -33,7 +33,9 @@ def job_of(artifacts: Artifacts, model: str, fingerprint: str) -> TrainingJob:
         raise CheckpointGone(
             f"the training {fingerprint[:16]} of {model} has no checkpoint, or was deleted: train anew"
         ) from missing
-    if job.fingerprint != fingerprint:
+    except ValueError:
+        job = None
+    if job is None or job.fingerprint != fingerprint:
         raise CheckpointUnusable(
             f"{JOB} of training {fingerprint[:16]} was altered, or is of another version of this software: restore it "
             "from a copy, or train anew"

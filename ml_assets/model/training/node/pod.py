@@ -170,7 +170,7 @@ def _read_job(settings: PodSettings, folder: Path) -> TrainingJob:
         job = TrainingJob.from_json((folder / JOB).read_text())
     except ArtifactMissing as error:
         raise BadConfiguration(f"there is no {JOB} in {settings.folder}: launch the job again") from error
-    except (ValueError, KeyError, TypeError) as error:
+    except ValueError as error:
         raise BadConfiguration(
             f"{settings.folder}/{JOB} is not a valid job: {error}. Launch it again"
         ) from error
