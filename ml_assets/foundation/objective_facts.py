@@ -16,6 +16,8 @@ Labels: TypeAlias = Literal["zero or one", "numbers", "counts", "classes", "rele
 """Labels that an objective accepts. Counts are whole numbers from 0. Classes are texts, whole numbers or booleans.
 Relevance is a number from 0: 0 is not relevant, and twice the number is worth twice as much. A number of tokens is a
 whole number from 1: the tokens of the row's text that are predicted."""
+LEAST_SPREAD, LARGEST_SPREAD = 1e-16, 1e16
+"""Standard deviations of a label, a number, between which float32 holds the squared errors of a batch of rows."""
 Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax", "token log_softmax"]
 """Function from the raw output of a model to its prediction. `token log_softmax` takes the scores of all tokens to the
 figures of a text."""

@@ -426,6 +426,15 @@ def test_each_column_of_the_day_itself_is_a_leak(sandbox: DefsFolderSandbox, tmp
     assert {"sold_last", "temp_last", "temp_change", "temp_mean", "sky_last"} <= found
 
 
+def test_a_label_that_few_days_have_looks_back_at_those_days(tmp_path: Path) -> None:
+    """Each day has a row, and each eighth a label. The last seven days had none, so the snapshot refused the column."""
+    file = tmp_path / "table.csv"
+    lines = [f"{day},{n % 8},{n if n % 8 == 0 else ''}" for n, day in enumerate(DAYS)]
+    file.write_text("\n".join(["day,phase,sold", *lines, ""]))
+    table = infer(read_rows(file), GivenOptions(label="sold"))
+    assert table.recent == (8, 16, 24)
+
+
 def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
     draw, names = Random(1), [f"sensor_{n}" for n in range(40)]
     lines, strength = [], [0.0] * 40
@@ -466,6 +475,8 @@ DATED = "\n".join(f"{day},1" for day in DAYS[:30])
 HALVES = "\n".join(f"{day},{day.day}.5" for day in DAYS[:30])
 SOLD = "\n".join(f"{day},{day.day},{day.day % 9}" for day in DAYS[:30])
 RARE = "\n".join(f"{day},{int(n == 3)}" for n, day in enumerate(DAYS))
+LATE = "\n".join(f"{day},{max(n, 75)}" for n, day in enumerate(DAYS))
+HUGE = "\n".join(f"{day},{n + 1}e26" for n, day in enumerate(DAYS))
 NAMES = "\n".join(f"{day},name {n},{day.day}" for n, day in enumerate(DAYS))
 MONTHS_AS_DAYS = "\n".join(f"0{n % 9 + 1}/01/{2000 + n // 9},{n}" for n in range(60))
 TWICE = "\n".join(f"{day},{shop},{n}.5" for day in DAYS for n, shop in enumerate((1, 2, 2)))
@@ -767,6 +778,17 @@ MISTAKES = [
         {},
         "'sold' is always 0 from 2024-03-16 to 2024-03-30, the rows",
     ),
+    (
+        "label_of_one_number_in_training",
+        f"day,sold\n{LATE}",
+        {},
+        "the rows of the training, so no model can be trained",
+    ),
+    ("infinite", f"day,a,sold\n{SOLD}\n2024-04-09,inf,3", {}, "'a' is infinite"),
+    ("infinite_label", f"day,sold\n{LATE}\n2024-03-31,-inf", {}, "'sold' is infinite"),
+    ("huge_label", f"day,sold\n{HUGE}", {}, "numbers up to 9e+27 that differ by about"),
+    ("label_beyond_float32", f"day,sold\n{HUGE}\n2024-03-31,1e300", {}, "in another unit"),
+    ("tiny_label", f"day,sold\n{HUGE.replace('e26', 'e-26')}", {}, "write the column in another unit"),
     ("label_typo", f"day,sold\n{DATED}", {"label": "sodl"}, "did you mean 'sold'?"),
     ("label_of_dates", f"day,sold\n{DATED}", {"label": "day"}, "'day' holds dates"),
     ("label_of_names", f"day,x,sold\n{NAMES}", {"label": "x"}, "'x' has 90 different texts in 90 rows"),

@@ -1,5 +1,6 @@
 """Large constants are refused before a training; large weights are not."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -33,3 +34,14 @@ def test_weights_of_any_size_fit_into_a_bundle() -> None:
     large = nn.Linear(24_576, 24_576, bias=False, device="meta")
     large.register_buffer("also", torch.zeros(24_576, 24_576, device="meta"))
     refuse_large_constants("the model", large)
+
+
+@pytest.mark.parametrize("spread", [1e27, 1e-23])
+def test_a_label_whose_squared_errors_float32_cannot_hold_is_refused(tmp_path: Path, spread: float) -> None:
+    """The training said that it diverged at its first step, and advised a lower learning rate."""
+    snapshot = small_snapshot(tmp_path)
+    inputs = dataclasses.replace(snapshot.inputs, spread=spread)
+    job = small_job(snapshot, objective="regression")
+    with pytest.raises(BadConfiguration, match="the label in another unit"):
+        build_model(job, inputs)
+    build_model(job, dataclasses.replace(inputs, spread=1e12))

@@ -4,6 +4,7 @@ Each fact is a guess from the rows in the file, or an option that the person gav
 their order. Not here: how one is made (the modules beside this one), and the written files (`scaffolders`).
 """
 
+import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -206,6 +207,7 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
             if titles[name] not in nested
         ]
     )
+    _refuse_infinite(rows, frame, titles)
     local = moments.dt.convert_time_zone(zone) if time.is_time else None
     days = moments if local is None else local.dt.date()
     today = (now or datetime.now(UTC)).astimezone(ZoneInfo(zone)).date()
@@ -262,6 +264,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     )
     # The label of rows to come is empty, which says nothing about those of days that are over.
     seen = frame.filter(starts <= present_days[-1])
+    labelled = starts.filter(frame[label.name].is_not_null()).unique()
+    labelled = [day for day in present_days if day in {*labelled}]
     table = CsvTable(
         path=rows.path,
         form=rows.form,
@@ -287,8 +291,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         by_minute=by_minute,
         past=past,
         holidays=asked.holidays,
-        recent=_recent(cadence, present_days),
-        season=_season(cadence, present_days),
+        recent=_recent(cadence, labelled),
+        season=_season(cadence, labelled),
     )
     words = [name for name in candidates if frame[name].dtype == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
@@ -694,6 +698,17 @@ def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:
     return sum(key in known and earlier in known for earlier, key in zip(keys, keys[lag:], strict=False))
 
 
+def _refuse_infinite(rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str]) -> None:
+    """Raise `CsvRefused` for the first infinite number: no range of a contract holds it, and no model reads it."""
+    for column in frame.select(pl.col(pl.Float32, pl.Float64)):
+        infinite = column.is_infinite().fill_null(value=False)
+        if infinite.any():
+            raise CsvRefused(
+                f"{rows.place(int(infinite.arg_max() or 0))}: '{titles[column.name]}' is infinite: leave it empty, or "
+                "give a number"
+            )
+
+
 def _column(values: pl.Series, title: str, found: Values | None, names_rows: bool) -> CsvColumn:
     dtype = type_name(values.dtype)
     ge, le = (None, None) if names_rows or dtype not in NUMERIC else _generous_range(values)
@@ -704,7 +719,8 @@ def _column(values: pl.Series, title: str, found: Values | None, names_rows: boo
 
 
 def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:
-    """Return bounds at ten times the largest absolute value. The lower is 0 if no value is negative. Flags get 0, 1."""
+    """Return bounds at ten times the largest absolute value, none where no number is so large. The lower is 0 if no
+    value is negative. Flags get 0, 1."""
     known = values.drop_nulls().cast(pl.Float64)
     if set(known.unique().to_list()) == {0.0, 1.0} and values.dtype.is_integer():
         return 0.0, 1.0
@@ -713,4 +729,6 @@ def _generous_range(values: pl.Series) -> tuple[float | None, float | None]:
         return (0.0 if len(known) else None), None
     limit = float(f"{10 * largest:.1g}")
     limit = limit if limit >= 5 * largest else 10 * largest
-    return (0.0 if float(known.min() or 0.0) >= 0 else -limit), limit  # pyright: ignore[reportArgumentType]
+    limit = limit if math.isfinite(limit) else None
+    is_negative = float(known.min() or 0.0) < 0  # pyright: ignore[reportArgumentType]
+    return (0.0 if not is_negative else None if limit is None else -limit), limit

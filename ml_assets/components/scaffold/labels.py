@@ -11,7 +11,7 @@ import polars as pl
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID
 from ml_assets.components.scaffold.rows_of_file import FileRows
-from ml_assets.foundation.objective_facts import ObjectiveName, facts_of
+from ml_assets.foundation.objective_facts import LARGEST_SPREAD, LEAST_SPREAD, ObjectiveName, facts_of
 from resources.words import name_some
 
 LABEL = re.compile(
@@ -131,6 +131,8 @@ def _guessed(
 
 
 _EQUAL_SHOWN = 4
+_LARGEST = 3e38
+"""Largest number of float32."""
 
 
 def typed_as(name: str) -> str:
@@ -162,6 +164,13 @@ def _label(
     if _is_number(column):
         values = known.cast(pl.Float64)
         objective = "binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression"
+        most = float(values.abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
+        spread = most * float((values / most).std() or 0.0)  # pyright: ignore[reportArgumentType]
+        if most > _LARGEST or not LEAST_SPREAD <= spread <= LARGEST_SPREAD:
+            raise CsvRefused(
+                f"{place} holds numbers up to {most:.0e} that differ by about {spread:.0e}, and a network computes in "
+                "float32, which does not hold the squares of such errors: write the column in another unit"
+            )
         return Label(name, objective)
     if column.dtype != pl.String:
         raise CsvRefused(
@@ -190,14 +199,17 @@ def _require_splits(
     holdout: date,
     label: Label,
 ) -> None:
-    """Raise `CsvRefused` if a split has one value of a label with classes: no metric can tell models apart."""
+    """Raise `CsvRefused` if the training rows have one label, from which nothing can be learned, or if the holdout has
+    one class, by which no metric can tell models apart."""
     parts = {"training": starts < validation, "holdout": starts >= holdout}
     for split, chosen in parts.items():
         values = column.filter(chosen).drop_nulls()
-        if values.is_empty() or (values.n_unique() < 2 and (label.classes or label.is_binary)):
+        if values.is_empty() or (
+            values.n_unique() < 2 and (split == "training" or label.classes or label.is_binary)
+        ):
             shown = f"always {values[0]!r}" if len(values) else "empty"
             begin, end = starts.filter(chosen).min(), starts.filter(chosen).max()
             raise CsvRefused(
                 f"{rows.path}: '{titles[label.name]}' is {shown} from {begin} to {end}, the rows of the {split}, so no "
-                "model can be measured: give another --label, or a file with more rows"
+                "model can be trained or measured: give another --label, or a file with more rows"
             )

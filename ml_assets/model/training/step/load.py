@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
-from ml_assets.foundation.objective_facts import facts_of
+from ml_assets.foundation.objective_facts import LARGEST_SPREAD, LEAST_SPREAD, facts_of
 from ml_assets.model.training.attempt.exit_code import TRANSIENT
 from ml_assets.model.training.data.batches import Batch, function_named
 from ml_assets.model.training.data.preprocess import UNKNOWN, FullModel
@@ -76,6 +76,7 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
     a model that maps `[B, F]` float32 and `[B, C]` int64 to `[B]`, or to `[B, classes]`. If rows have blobs,
     `check_output` checks the mapping instead, since it takes a batch with blobs.
     """
+    _refuse_unit_of_label(job, inputs)
     function = function_named(job.model_function, "model function")
     with refusing(lambda error: _why_refused(job, error)):
         core = _seeded(job, inputs, function)
@@ -131,6 +132,16 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
                 f"{name} of {job.model_function} has no shape before the first pass: replace the lazy layer by one "
                 "with a number of inputs (len(inputs.numeric), or the width before it)"
             )
+
+
+def _refuse_unit_of_label(job: TrainingJob, inputs: InputSpec) -> None:
+    """Raise `BadConfiguration` if squared errors in the unit of the label are 0 or infinite in float32."""
+    is_number = facts_of(job.objective).labels == "numbers"
+    if is_number and not LEAST_SPREAD <= inputs.spread <= LARGEST_SPREAD:
+        raise BadConfiguration(
+            f"labels of the training rows differ by about {inputs.spread:.0e}, and float32 does not hold the squares "
+            "of such errors: let the feature function return the label in another unit"
+        )
 
 
 def _refuse_other_unit(job: TrainingJob, core: nn.Module) -> None:
