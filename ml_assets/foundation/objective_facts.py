@@ -84,6 +84,11 @@ class ObjectiveFacts:
         return _RANGES[self.link]
 
     @property
+    def error_power(self) -> int:
+        """Power of an error in the loss: 1 for a quantile, else 2. It is the power of the label's unit, too."""
+        return 2 if self.quantile is None else 1
+
+    @property
     def has_classes(self) -> bool:
         """True if a prediction has a probability for each class, `[rows, classes]`, instead of one number a row."""
         return self.labels == "classes"

@@ -43,6 +43,8 @@ class Tabular(nn.Module):
 
     category_plan = ("embeddings.*",)
     reads_missing = True
+    error_power = 2
+    """Power of an error in the loss. `build_model` sets that of the objective."""
 
     columns: torch.Tensor
     begins: torch.Tensor
@@ -134,6 +136,7 @@ class Tabular(nn.Module):
         answer = answer * self.spread + self.level
         if answer.requires_grad:
             # A squared error's gradient grows with the unit of the label, twice, and the loop would clip each step.
+            # That of a quantile grows once: divided twice, it vanished beside the optimizer's epsilon at 1e8.
             answer.register_hook(self._without_unit)
         answer = answer.squeeze(2) if self.outputs == 1 else answer
         return answer if self.training else answer.mean(dim=0)
@@ -150,7 +153,7 @@ class Tabular(nn.Module):
         return (labels * shares).masked_fill(unknown, 0.0).sum(dim=1, keepdim=True)
 
     def _without_unit(self, gradient: torch.Tensor) -> torch.Tensor:
-        return gradient / self.spread**2
+        return gradient / self.spread**self.error_power
 
     def _by_member(self, values: torch.Tensor) -> torch.Tensor:
         """Turn `[B, members · n]` into `[members, B, n]`."""

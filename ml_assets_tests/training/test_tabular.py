@@ -238,3 +238,22 @@ def test_settings_outside_their_range_are_refused_by_name(setting: dict[str, Any
     (name,) = setting
     with pytest.raises(BadConfiguration, match=f"as {name}, not "):
         tabular(spec(), **setting)
+
+
+@pytest.mark.parametrize("objective", ["regression", "quantile 0.9"])
+def test_the_unit_of_the_label_changes_no_gradient(tmp_path: Path, objective: str) -> None:
+    """A quantile in units of 1e8 learned nothing: its gradients vanished beside the optimizer's epsilon."""
+    snapshot = small_snapshot(tmp_path)
+    job = small_job(snapshot, model="ml_assets.model.tabular.tabular", objective=objective)
+    numeric = torch.randn((ROWS, len(snapshot.inputs.numeric)), generator=torch.Generator().manual_seed(1))
+    category = torch.zeros((ROWS, len(snapshot.inputs.categorical)), dtype=torch.long)
+    norms: list[float] = []
+    for unit in (1.0, 2.0**-20, 2.0**27):
+        inputs = dataclasses.replace(snapshot.inputs, level=0.0, spread=unit)
+        model = build_model(job, inputs)
+        batch = batch_of(unit * numeric[:, 0], numeric, category)
+        torch.manual_seed(1)
+        objective_of(objective).loss(model(*batch.inputs), batch).backward()
+        gradients = [one.grad for one in model.parameters() if one.grad is not None]
+        norms.append(float(torch.nn.utils.get_total_norm(gradients)))
+    assert norms == pytest.approx([norms[0]] * len(norms), rel=1e-4)

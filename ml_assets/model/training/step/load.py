@@ -86,6 +86,8 @@ def build_model(job: TrainingJob, inputs: InputSpec) -> FullModel:
         raise BadConfiguration(f"the model of {job.model_function} has no parameters to train")
     _refuse_lazy(job, core)
     _refuse_other_unit(job, core)
+    if hasattr(core, "error_power"):
+        core.error_power = facts_of(job.objective).error_power  # pyright: ignore[reportArgumentType]
     refuse_large_constants(f"the model of {job.model_function}", core)
     _begin_unknown_at_mean(core, inputs)
     model = FullModel(inputs, core)
