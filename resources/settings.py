@@ -49,6 +49,9 @@ class KubernetesSettings(Documented, BaseSettings):
     """Folders of the nodes, mounted read-only, as a JSON list of `{"host_path", "mount_path"}`."""
     s3_secret: str = "ml-assets-s3"
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the pods."""
+    isolated: bool = False
+    """Make a NetworkPolicy for each training of several pods, by which only its own workers reach them. For namespaces
+    in which policies refuse all other connections, as the Helm chart makes them. Without it, make none."""
     s3_endpoint_url: Address | None = None
     """`ML_ASSETS_S3_ENDPOINT_URL` for pods, if they reach the server by another address."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)

@@ -10,7 +10,7 @@ from deployment.render import EXAMPLE
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, pod
 from ml_assets_tests.cluster.helm import install, make_namespace
 from ml_assets_tests.deployment.chart_objects import settings_of_dagster
-from resources.launcher.kubernetes.cluster_checks import NEEDED
+from resources.launcher.kubernetes.cluster_checks import NEEDED, NEEDED_FOR_POLICIES
 
 FOREIGN = (
     ("", "secrets", "", "get"),
@@ -55,8 +55,8 @@ def test_a_runs_account_may_exactly_what_a_launcher_needs(team: ClusterEnvironme
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
-    assert granted == set(NEEDED)
-    assert all(may(team, "run", asked, team.namespace) for asked in NEEDED)
+    assert granted == {*NEEDED, *NEEDED_FOR_POLICIES}
+    assert all(may(team, "run", asked, team.namespace) for asked in granted)
     assert not any(may(team, "run", asked, team.namespace) for asked in FOREIGN)
 
 

@@ -8,7 +8,8 @@ import pytest
 from deployment.render import TEAM
 from deployment.testbed.cluster.network_policies import PolicyNotSupported, ruleset
 from ml_assets_tests.deployment.chart_objects import chart_objects
-from ml_assets_tests.deployment.who_reaches_what import KINDS, OURS, told_by_the_page
+from ml_assets_tests.deployment.who_reaches_what import KINDS, OURS, TRAININGS, told_by_the_page
+from resources.launcher.kubernetes.attempt_objects import policy_manifest
 
 NODES = ["10.88.0.11", "10.88.0.12"]
 PODS = {
@@ -31,8 +32,10 @@ NAMESPACES = [
 
 
 def shipped() -> list[dict[str, Any]]:
-    """Return the policies of a team with Ray and metrics."""
+    """Return the policies of a team with Ray and metrics, and those that the launcher makes for its trainings."""
+    owner = {"metadata": {"name": "train-1", "uid": "1"}}
     policies = chart_objects("NetworkPolicy")
+    policies += [policy_manifest(job, "job", owner) for job in TRAININGS.values()]
     for one in policies:
         one["metadata"]["namespace"] = TEAM
     return policies

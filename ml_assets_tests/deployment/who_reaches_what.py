@@ -4,7 +4,24 @@ real cluster, are compared with it.
 
 from deployment.render import TEAM
 from ml_assets.foundation.checkout import ROOT
+from resources.job.job import TrainingJob
+from resources.launcher.kubernetes.attempt_objects import training_labels
 
+TRAININGS = {
+    name: TrainingJob(
+        model=name,
+        partition="2024-01-01",
+        model_function="a.b",
+        objective="binary",
+        hyperparameters={},
+        snapshot="",
+        snapshot_digest="",
+        code_version="",
+        seed=0,
+    )
+    for name in ("workers", "workers of another training")
+}
+"""Kind of pod → its training: the launcher makes a policy for each."""
 KINDS = {
     "webserver": ({"app": "webserver"}, TEAM),
     "proxy": ({"app": "proxy"}, TEAM),
@@ -12,7 +29,7 @@ KINDS = {
     "daemon": ({"app": "daemon"}, TEAM),
     "code location": ({"app": "code-location"}, TEAM),
     "a run": ({"dagster/run-id": "1"}, TEAM),
-    "workers": ({"app.kubernetes.io/managed-by": "ml-assets"}, TEAM),
+    **{name: (training_labels(job), TEAM) for name, job in TRAININGS.items()},
     "Ray's head": ({"app": "ray-head", "ml-assets/ray": "member"}, TEAM),
     "Ray's workers": ({"app": "ray-worker", "ml-assets/ray": "member"}, TEAM),
     "another pod": ({}, TEAM),
@@ -23,7 +40,8 @@ KINDS = {
 """Kind of pod → labels and namespace."""
 OURS = [kind for kind, (_, space) in KINDS.items() if space == TEAM]
 MEANT = {
-    "all but workers": [kind for kind in OURS if kind != "workers"],
+    "all but workers": [kind for kind in OURS if kind not in TRAININGS],
+    "workers": [*TRAININGS],
     "Ray": ["Ray's head", "Ray's workers"],
 }
 TABLE = "| from | to | port |\n|---|---|---|\n"
@@ -37,6 +55,6 @@ def told_by_the_page() -> dict[tuple[str, str], str]:
         (sender, receiver): port
         for senders, to, port in reversed(rows)  # the first row counts
         for sender in MEANT.get(senders) or senders.split(", ")
-        for receiver in MEANT.get(to, [to])
+        for receiver in ([sender] if to == "workers of the same training" else MEANT.get(to, [to]))
         if receiver in KINDS
     }

@@ -34,7 +34,8 @@ from ml_assets_tests.cluster.cluster_environment import (
 from ml_assets_tests.cluster.helm import install, make_namespace
 from ml_assets_tests.cluster.platform.newest_week import KEY
 from ml_assets_tests.servers.running_servers import RunningServers
-from resources.launcher.kubernetes.attempt_objects import MANAGED
+from resources.job.job import TrainingJob
+from resources.launcher.kubernetes.attempt_objects import MANAGED, policy_manifest
 
 PARTS = ("webserver", "daemon", "code-location")
 CREDENTIALS = "ml-assets-credentials"
@@ -203,6 +204,12 @@ class TeamInPods:
         self.cluster.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
         self.cluster.wait_for_phase(name, "Running")
         return name
+
+    def isolate(self, job: TrainingJob) -> None:
+        """Make the policy of a training, as the launcher does, without an owner: its Job does not exist."""
+        policy = policy_manifest(job, "job", {"metadata": {"name": job.fingerprint[:12], "uid": "none"}})
+        del policy["metadata"]["ownerReferences"]
+        self.cluster.apply(policy)
 
     def reached_from(self, pod: str, places: Sequence[str]) -> set[str]:
         """Return those of `places`, each `HOST:PORT`, to which a pod can open a connection."""

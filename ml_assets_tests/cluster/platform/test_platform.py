@@ -14,7 +14,7 @@ from ml_assets_tests.browser.graphql import Dagster, DagsterRun, ScheduleTick
 from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform.conftest import LOCATION, PERIOD
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
-from ml_assets_tests.deployment.who_reaches_what import KINDS, told_by_the_page
+from ml_assets_tests.deployment.who_reaches_what import KINDS, TRAININGS, told_by_the_page
 
 pytestmark = pytest.mark.timeout(3000)
 
@@ -112,9 +112,11 @@ def requesting_tick(team: TeamInPods, dagster: Dagster, week: str) -> ScheduleTi
 
 def test_each_pod_reaches_what_the_page_says_and_no_more(team: TeamInPods) -> None:
     """Every kind of pod, on each node, tries each other one at the ports of all of them, and the servers."""
+    for job in TRAININGS.values():
+        team.isolate(job)
     kinds = {team.ready_pod(part): part.replace("-", " ") for part in PARTS}
     for number in team.cluster.cluster.layout.numbers:
-        for place, kind in enumerate(("workers", "a run", "another pod")):
+        for place, kind in enumerate((*TRAININGS, "a run", "another pod")):
             labels, _ = KINDS[kind]
             kinds[team.idle_pod(f"idle-{place}-{number}", labels, f"node{number}")] = kind
     addresses = {pod: team.cluster.pod(pod)["status"]["podIP"] for pod in kinds}
@@ -127,7 +129,7 @@ def test_each_pod_reaches_what_the_page_says_and_no_more(team: TeamInPods) -> No
     }
     for sender, kind in kinds.items():
         others = {pod: address for pod, address in addresses.items() if pod != sender}
-        wanted = {store} if kind == "workers" else set(servers)
+        wanted = {store} if kind in TRAININGS else set(servers)
         for pod, address in others.items():
             port = told.get((kind, kinds[pod]), "")
             wanted |= {f"{address}:{one}" for one in PORTS if port in ("all", one)}

@@ -13,7 +13,13 @@ from ml_assets_tests.cluster.cluster_environment import waited_for
 from ml_assets_tests.cluster.platform import thief
 from ml_assets_tests.cluster.platform.team_in_pods import PARTS, TeamInPods
 from ml_assets_tests.cluster.record_pods import TRAINING
-from resources.launcher.kubernetes.attempt_objects import CONTAINER, job_manifest
+from ml_assets_tests.deployment.who_reaches_what import TRAININGS
+from resources.launcher.kubernetes.attempt_objects import (
+    CONTAINER,
+    MASTER_PORT,
+    job_manifest,
+    training_labels,
+)
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -31,8 +37,11 @@ FREE = "free"
 def test_a_worker_gets_nothing_beside_its_training(team: TeamInPods) -> None:
     """Only S3 and the name service are open to it."""
     worker = idle_worker(team)
-    run = team.idle_pod("robbed", {"dagster/run-id": "none"}, f"node{team.cluster.cluster.layout.numbers[0]}")
-    told = told_about(team, worker, run)
+    node = f"node{team.cluster.cluster.layout.numbers[0]}"
+    run = team.idle_pod("robbed", {"dagster/run-id": "none"}, node)
+    other = team.idle_pod("other-training", training_labels(TRAININGS["workers"]), node)
+    team.isolate(TRAININGS["workers"])
+    told = told_about(team, worker, run, other)
     stolen: list[list[str]] = []
 
     def is_refused() -> bool:  # a new pod is open until the rules know its address
@@ -43,7 +52,7 @@ def test_a_worker_gets_nothing_beside_its_training(team: TeamInPods) -> None:
     assert len(thief.attempts(told)) >= 20
     store = urlsplit(team.variables["ML_ASSETS_S3_ENDPOINT_URL"]).netloc
     assert team.reached_from(worker, [store]) == {store}
-    team.cluster.kubectl("delete", "pod", "--wait=false", worker, run)
+    team.cluster.kubectl("delete", "pod", "--wait=false", worker, run, other)
 
 
 def test_the_same_attempts_succeed_where_nothing_prevents_them(team: TeamInPods) -> None:
@@ -65,7 +74,7 @@ def test_the_same_attempts_succeed_where_nothing_prevents_them(team: TeamInPods)
         kubectl(f"--namespace={FREE}", "create", "--filename=-", stdin=json.dumps(free))
         kubectl(f"--namespace={FREE}", "wait", "--for=condition=Ready", f"pod/{FREE}", "--timeout=300s")
         own = kubectl(f"--namespace={FREE}", "get", "pod", FREE, "--output=jsonpath={.status.podIP}")
-        told = told_about(team, FREE, FREE, namespace=FREE) | {"places": {"its own pod": f"{own}:7000"}}
+        told = told_about(team, FREE, FREE, FREE, namespace=FREE) | {"places": {"its own pod": f"{own}:7000"}}
         said = kubectl(f"--namespace={FREE}", "exec", FREE, "--", "python", "-c", text(), json.dumps(told))
         closed = {"lists the Secrets", "lists the pods of its node", "finds the node's sockets"}
         assert set(json.loads(said)) == thief.attempts(told).keys() - closed
@@ -94,15 +103,21 @@ def idle_worker(team: TeamInPods) -> str:
     return "worker"
 
 
-def told_about(team: TeamInPods, worker: str, run: str, namespace: str = "") -> dict[str, Any]:
-    """Return what a thief in the pod `worker` would have to know; `run` is the pod of a run to rob."""
+def told_about(team: TeamInPods, worker: str, run: str, other: str, namespace: str = "") -> dict[str, Any]:
+    """Return what a thief in the pod `worker` would have to know; `run` is the pod of a run to rob, `other` that of a
+    worker of another training.
+    """
     layout = team.cluster.cluster.layout
     if namespace:
         node, places = layout.node(layout.numbers[0]).address, {}
     else:
         address = {
             part: team.cluster.pod(pod)["status"]["podIP"]
-            for part, pod in [*((part, team.ready_pod(part)) for part in PARTS), ("run", run)]
+            for part, pod in [
+                *((part, team.ready_pod(part)) for part in PARTS),
+                ("run", run),
+                ("other", other),
+            ]
         }
         node = layout.node(team.cluster.node_of(worker)).address
         places = {
@@ -111,6 +126,7 @@ def told_about(team: TeamInPods, worker: str, run: str, namespace: str = "") -> 
             "the pages": f"{address['webserver']}:3000",
             "the daemon": f"{address['daemon']}:3000",
             "a run": f"{address['run']}:3000",
+            "a worker of another training": f"{address['other']}:{MASTER_PORT}",
             "the API server": urlsplit(layout.api).netloc,
             **{name: urlsplit(team.variables[variable]).netloc for name, variable in SERVERS.items()},
         }

@@ -280,3 +280,39 @@ def test_a_job_that_its_queue_admits_again_has_other_pods(api: ApiServer, launch
     assert "queue team-a evicted the training" in end
     assert sum("1 pods run on" in line for line in launch.log) == 2
     assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("backend", ["job", "jobset"])
+@pytest.mark.parametrize(("isolated", "nodes"), [(True, 2), (True, 1), (False, 2)])
+def test_an_isolated_training_of_several_pods_has_a_policy_of_its_own(
+    api: ApiServer, launch: LaunchedHere, backend: str, isolated: bool, nodes: int
+) -> None:
+    """It names its owner, with which the cluster deletes it: `list` answers without the kind of the documents."""
+    api.on_job = with_workers(RUNNING) if backend == "jobset" else with_pod(RUNNING)
+    launch.settings = launch.settings.model_copy(update={"backend": backend, "isolated": isolated})
+    launch.job = dataclasses.replace(launch.job, settings=TrainingSettings(workers=nodes))
+
+    def finish(request: str) -> None:
+        if request.startswith("GET jobs "):  # it follows the pods
+            launch.finish()
+            owners.update({one["metadata"]["uid"]: kind for (kind, _), one in api.objects.items()})
+            name = next(iter(api.names("jobs")))
+            done = {"conditions": [{"type": "Complete", "status": "True"}], "startTime": now()}
+            api.put("jobs", {**api.objects["jobs", name], "status": done})
+
+    owners: dict[str, str] = {}
+    api.on_done = finish
+    assert launch.run(profile=ResourceProfile(nodes=nodes)).best_step == 1
+    made = [one for (kind, _), one in api.objects.items() if kind == "networkpolicies"]
+    if not isolated or nodes == 1:
+        assert made == []
+        return
+    (policy,) = made
+    (reference,) = policy["metadata"]["ownerReferences"]
+    assert owners[reference["uid"]] == f"{reference['kind'].lower()}s" == f"{backend}s"
+    labels = {
+        "app.kubernetes.io/managed-by": "ml-assets",
+        "ml-assets/training": launch.name.removeprefix("train-"),
+    }
+    same = {"podSelector": {"matchLabels": labels}}
+    assert policy["spec"] == {**same, "policyTypes": ["Ingress"], "ingress": [{"from": [same]}]}

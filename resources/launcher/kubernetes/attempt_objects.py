@@ -9,12 +9,12 @@ queue (resource_profile).
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from resources.addresses import Address
 from resources.job.errors import Unschedulable
 from resources.job.job import TrainingJob
-from resources.launcher.kubernetes.cluster import Document
+from resources.launcher.kubernetes.cluster import JOBSETS, Document
 from resources.launcher.resource_profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
@@ -74,7 +74,8 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
 
 TRAINING, ATTEMPT = "ml-assets/training", "ml-assets/attempt"
 """Labels of all objects of a training: 12 digits of the fingerprint, and the number of the attempt."""
-MANAGED = "app.kubernetes.io/managed-by=ml-assets"
+MANAGED_LABEL, MANAGER = "app.kubernetes.io/managed-by", "ml-assets"
+MANAGED = f"{MANAGED_LABEL}={MANAGER}"
 """Selector of all objects that launchers make."""
 INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "trainer"
@@ -104,7 +105,7 @@ def training_labels(job: TrainingJob) -> dict[str, str]:
     """Return the labels of all objects of the training."""
     return {
         "app.kubernetes.io/name": "ml-assets-training",
-        "app.kubernetes.io/managed-by": "ml-assets",
+        MANAGED_LABEL: MANAGER,
         "ml-assets/model": re.sub(r"[^\w.-]", "-", job.model)[:63].strip("-_."),
         TRAINING: job.fingerprint[:12],
     }
@@ -239,6 +240,31 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
             "selector": {TRAINING: job.fingerprint[:12], ATTEMPT: str(attempt)},
             "ports": [{"name": "rendezvous", "port": MASTER_PORT}],
         },
+    }
+
+
+def policy_manifest(job: TrainingJob, kind: Literal["job", "jobset"], owner: Document) -> Document:
+    """Return a NetworkPolicy by which only workers of this training connect to its workers.
+
+    A policy of the namespace cannot say "the same training as mine". Kubernetes deletes it with its `owner`, a document
+    of this `kind`. Its name has the owner's uid: the next owner of that name may come before the old policy is gone.
+    """
+    meta: Document = owner["metadata"]
+    same = {"podSelector": {"matchLabels": {MANAGED_LABEL: MANAGER, TRAINING: job.fingerprint[:12]}}}
+    version, of_kind = {"job": ("batch/v1", "Job"), "jobset": ("/".join(JOBSETS), "JobSet")}[
+        kind
+    ]  # lists lack both
+    reference = {"apiVersion": version, "kind": of_kind, "name": meta["name"], "uid": meta["uid"]}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": {
+            "name": f"{meta['name']}-{str(meta['uid'])[:8]}",
+            "labels": training_labels(job),
+            "ownerReferences": [reference],
+        },
+        # On the way out the namespace lets workers reach workers: a connection needs both ends.
+        "spec": {**same, "policyTypes": ["Ingress"], "ingress": [{"from": [same]}]},
     }
 
 

@@ -26,7 +26,7 @@ from resources.retry import patiently
 
 Document = dict[str, Any]
 """JSON document of an API object."""
-Kind = Literal["job", "pod", "service", "lease", "event", "jobset"]
+Kind = Literal["job", "pod", "service", "lease", "event", "network_policy", "jobset"]
 JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
 """Group and version of JobSets."""
 _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
@@ -80,6 +80,7 @@ class Cluster:
             "service": core,
             "event": core,
             "lease": client.CoordinationV1Api(api),
+            "network_policy": client.NetworkingV1Api(api),
         }
         self._all = (*self._apis.values(), self._custom, self._version, self._authorization)
 

@@ -31,6 +31,8 @@ NEEDED_FOR_JOBSETS = tuple(
     (JOBSETS[0], "jobsets", "", verb) for verb in ("create", "get", "list", "update", "delete")
 )
 """More permissions of a launcher whose back end is `jobset`."""
+NEEDED_FOR_POLICIES = (("networking.k8s.io", "networkpolicies", "", "create"),)
+"""More permissions of a launcher that isolates its trainings."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
 _TRIAL_SECONDS = 45.0
 _TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
@@ -41,13 +43,14 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
 
     of = settings.kubernetes
     has_jobsets = of.backend == "jobset"
+    needed = NEEDED + NEEDED_FOR_JOBSETS * has_jobsets + NEEDED_FOR_POLICIES * of.isolated
 
     def connect() -> Cluster:
         return Cluster(of.namespace, of.context, PATIENCE_SECONDS)
 
     return [
         ("cluster", lambda: _answers(connect())),
-        ("cluster rights", lambda: _rights(connect(), NEEDED + NEEDED_FOR_JOBSETS * has_jobsets)),
+        ("cluster rights", lambda: _rights(connect(), needed)),
         *([("cluster jobsets", lambda: _jobsets(connect()))] if has_jobsets else []),
         ("cluster pods", lambda: _trial(connect(), settings)),
     ]
@@ -74,6 +77,8 @@ def _rights(cluster: Cluster, needed: Sequence[tuple[str, str, str, str]]) -> st
             "(deployment/helm) to it"
             + "; the chart grants jobsets if jobset.enabled is true"
             * any(" jobsets" in one for one in lacking)
+            + "; without ML_ASSETS_KUBERNETES_ISOLATED no networkpolicies are made, and workers of all trainings reach "
+            "each other where the namespace lets them" * any(" networkpolicies" in one for one in lacking)
         )
     return f"all {len(needed)} permissions that a launcher needs in {cluster.namespace}"
 

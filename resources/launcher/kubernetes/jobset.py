@@ -66,7 +66,9 @@ class JobSetRun:
 
     def _result(self) -> TrainingResult:
         training = self.training
-        state = JobSetState.of(self._attached() or self._made())
+        made = self._attached() or self._made()
+        training.isolate("jobset", made)
+        state = JobSetState.of(made)
         since = time.monotonic()
         while True:
             if (result := training.finished(has_pods=True)) is not None:
@@ -77,6 +79,7 @@ class JobSetRun:
                 continue
             training.logs.deliver(POLL_SECONDS)
             document = self._found() or self._made()
+            training.isolate("jobset", document)
             if (now := JobSetState.of(document)).restarts > state.restarts:
                 most = training.job.settings.max_attempts
                 training.output.say(

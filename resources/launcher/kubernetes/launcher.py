@@ -217,6 +217,7 @@ class _LeaderRun:
                 plan = plan.then()
                 lease.note(attempt=plan.number, failures=plan.failures)
                 document = self._start(plan)
+            training.isolate("job", document)
             end = training.watcher(document, lease.lost, grow_after=plan.grow_after).end()
             if (result := training.finished()) is not None:
                 return result

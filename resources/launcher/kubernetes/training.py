@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 from resources.addresses import Address
 from resources.artifacts import Artifacts, ArtifactsUnavailable
@@ -16,8 +17,8 @@ from resources.job.errors import AttemptsExhausted, ClusterRefused, ClusterUnava
 from resources.job.events import read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt import AttemptWatcher
-from resources.launcher.kubernetes.attempt_objects import training_selector
-from resources.launcher.kubernetes.cluster import Cluster, Document, Kind
+from resources.launcher.kubernetes.attempt_objects import policy_manifest, training_selector
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
@@ -77,6 +78,15 @@ class ClusterTraining:
         with suppress(*([ArtifactsUnavailable] if result is not None else [])):  # the result is here already
             share_events(self.artifacts, self.job, self.output.events)
         return result
+
+    def isolate(self, kind: Literal["job", "jobset"], owner: Document) -> None:
+        """Let the pods of `owner`, the training's Job or JobSet, reach each other, if the settings isolate trainings.
+
+        Do nothing if that is done, or for a training of one pod, whose ranks need no network.
+        """
+        if self.settings.isolated and self.profile.most_nodes > 1:
+            with suppress(AlreadyThere):
+                self.cluster.create("network_policy", policy_manifest(self.job, kind, owner))
 
     def watcher(
         self,

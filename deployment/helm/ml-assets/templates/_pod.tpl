@@ -28,6 +28,7 @@
 {{- $own := dict
   "ML_ASSETS_LAUNCHER" "kubernetes"
   "ML_ASSETS_KUBERNETES_BACKEND" (ternary "jobset" "job" .Values.jobset.enabled)
+  "ML_ASSETS_KUBERNETES_ISOLATED" "true"
   "ML_ASSETS_KUBERNETES_NAMESPACE" .Release.Namespace
   "ML_ASSETS_KUBERNETES_IMAGE" .Values.images.trainer
   "ML_ASSETS_KUBERNETES_S3_SECRET" .Values.secrets.trainers
