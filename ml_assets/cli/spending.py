@@ -42,13 +42,19 @@ def costs(by: "By", since: datetime | None, training: str | None, as_json: bool)
     first = None if since is None else since.date()
     if first is not None and first > datetime.now(UTC).date():
         raise Problem(f"--since {first} is in the future: name a day up to today")
-    _say_costs(reading().costs(by, first), as_json=as_json)
-
-
-def _say_costs(found: "Costs", *, as_json: bool) -> None:
+    context = reading()
+    found, budgets = context.costs(by, first), context.budgets()
     if as_json:
-        say(json.dumps(asdict(found), default=date.isoformat, indent=1))
+        document = {**asdict(found), "budgets": [asdict(one) for one in budgets]}
+        say(json.dumps(document, default=date.isoformat, indent=1))
         return
+    _say_costs(found)
+    for one in budgets:
+        money = f"{one.spent:.2f} of {one.limit:.2f} {one.currency}".rstrip()
+        say(f"budget of {one.model} in {one.month}: {money}{', spent' * one.is_spent}")
+
+
+def _say_costs(found: "Costs") -> None:
     if not found.rows:
         when = "" if found.since is None else f" since {found.since}"
         say(f"No training reserved anything{when}. To train: ml-assets launch MODEL DATE")

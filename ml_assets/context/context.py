@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from ml_assets.context.runs import Runs
     from ml_assets.context.studies import ShownStudy
     from ml_assets.context.views import FeaturesView, OpenedSnapshot
+    from ml_assets.extras.costs.budget import BudgetState
     from ml_assets.extras.costs.costs import By, Costs, TrainingCost
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
@@ -352,6 +353,12 @@ class Context:
         from ml_assets.extras.costs.project_costs import all_costs
 
         return all_costs(self.project, by, since)
+
+    def budgets(self) -> "Sequence[BudgetState]":
+        """Return the budget of each pipeline that has one, with what it spent this month (UTC). Raises as `costs`."""
+        from ml_assets.extras.costs.project_costs import all_budgets
+
+        return all_budgets(self.project)
 
     def training_cost(self, training: str) -> "TrainingCost":
         """Return what one training cost, and where its wall time went. `training`: `MODEL/NUMBER`, or a Dagster run.

@@ -129,7 +129,7 @@ def launchable(
 ) -> Launchable:
     """Return what a launch of `target` for `partitions` would materialize; see `launch`.
 
-    Raises `NotFound`, `LaunchRefused` and `ProfileRefused`.
+    Raises `NotFound`, `LaunchRefused`, `ProfileRefused` and `BudgetSpent`.
     """
     spec = model_named(project, target, partitions)
     is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
@@ -144,6 +144,7 @@ def launchable(
     if spec is not None:
         # Refuse wrong resources now, not after the snapshot.
         spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
+        _require_budget(project, spec.name, None if is_study else partitions)
     known = project.defs_of(target).resolve_asset_graph().get(keys[0]).partitions_def
     if len(keys) > 1:
         require_one_partition(target, known, partitions)
@@ -151,6 +152,20 @@ def launchable(
     return Launchable(
         keys=keys, first=first, last=last, tags={} if resources is None else {RESOURCES: resources}
     )
+
+
+def _require_budget(project: Project, model: str, partition: str | None) -> None:
+    """Raise `BudgetSpent` if a launch would train although the budget of the month is spent."""
+    if project.settings.prices is None:
+        return
+    from ml_assets.context.plan import plan_of
+    from ml_assets.extras.costs.budget import BudgetSpent, require_budget
+
+    try:
+        require_budget(project.platform, model)
+    except BudgetSpent:
+        if partition is None or not plan_of(project, model, partition).is_as_trained:
+            raise
 
 
 def model_named(project: Project, target: str, partitions: str | None) -> TrainingPipelineSpec | None:

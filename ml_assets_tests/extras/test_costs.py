@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+import ml_assets
 from ml_assets.context.home import make_home
+from ml_assets.extras.costs.budget import BudgetSpent, budgets_of
 from ml_assets.extras.costs.costs import By, Costs, costs_of, read_records
 from ml_assets.extras.costs.prices import PricesRefused, PriceTable, read_prices
 from ml_assets.model.steps.goodput import Goodput
@@ -160,6 +162,7 @@ def _store(artifacts: Artifacts, record: UsageRecord) -> None:
         ("gib_hour: true\n", 1, "gib_hour: .*valid number"),
         ("gpu_hours: {H200: 1}\n", 1, "gpu_hours: unknown key 'gpu_hours': did you mean 'gpu_hour'"),
         ("\ngpu_hour: [1]\n", 2, "gpu_hour: "),
+        ("monthly_budget: {a: 5}\n", 1, "monthly_budget: no training reaches a budget without a price"),
         ("core_hour: [\n", None, "not valid YAML"),
         ("", None, "not a table of prices"),
         ("- 1\n", None, "not a table of prices"),
@@ -191,6 +194,42 @@ def test_a_missing_table_names_its_variable(tmp_path: Path) -> None:
     with pytest.raises(PricesRefused, match=r"ML_ASSETS_PRICES names .*none\.yaml"):
         read_prices(tmp_path / "none.yaml")
     assert read_prices(None) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "is_spent", "warns"), [(41.0, False, False), (40.0, False, True), (32.0, True, True)]
+)
+def test_a_budget_warns_at_four_fifths_and_is_spent_at_all(limit: float, is_spent: bool, warns: bool) -> None:
+    """Hours before the first of the month do not count, nor do those of another pipeline."""
+    midnight = datetime(2026, 11, 1, tzinfo=UTC).timestamp()
+    records = [_record("churn", _attempt(midnight - 4 * HOUR, 8)), _record("spam", _attempt(NOON, 5))]
+    prices = PriceTable(gpu_hour={"H200": 1.0}, monthly_budget={"churn": limit, "spams": 1.0})
+    churn, mistyped = budgets_of(records, prices, date(2026, 11, 30))
+    assert (churn.spent, churn.is_spent, bool(churn.says)) == (32.0, is_spent, warns)
+    assert (mistyped.model, mistyped.spent) == ("spams", 0.0)
+    assert budgets_of(records, PRICES) == budgets_of(records, None) == []
+
+
+def test_a_spent_budget_refuses_a_launch_with_a_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before anything is built; a table or a pipeline without a budget is not asked about."""
+    terminal = Terminal(tmp_path / "home")
+    make_home(Settings(home=terminal.home))
+    artifacts = artifacts_of(None, terminal.home / "artifacts")
+    _store(artifacts, _record("store_demand", _attempt(time.time(), 0.5)))
+    file = tmp_path / "prices.yaml"
+    file.write_text("currency: EUR\ngpu_hour: {H200: 3}\nmonthly_budget: {store_demand: 10}\n")
+    monkeypatch.setenv("ML_ASSETS_PRICES", str(file))
+    refused = terminal("launch", "store_demand", "2024-01-08")
+    assert (refused.status, len(refused.err.splitlines())) == (1, 1)
+    assert "trainings of store_demand cost 12.00 of 10.00 EUR" in refused.err
+    assert f"raise monthly_budget in {file}" in refused.err
+    assert "budget of store_demand in" in terminal("costs").out
+    context = ml_assets.open(terminal.home)
+    with pytest.raises(BudgetSpent):
+        context.launchable("store_demand", "2024-01-08")
+    assert context.launchable("datasets/sales", "2024-01-08").keys
 
 
 def test_the_command_shows_what_the_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

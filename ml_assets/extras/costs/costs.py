@@ -85,23 +85,28 @@ class TrainingCost:
     currency: str
 
 
-def read_records(artifacts: Artifacts, environment: str, env: str | None = None) -> list[UsageRecord]:
+def read_records(
+    artifacts: Artifacts, environment: str, env: str | None = None, model: str | None = None
+) -> list[UsageRecord]:
     """Return the usage of all trainings of an environment, with what they held when they were last alive.
 
-    `env`: only those of this environment of `ml-assets env`; None: of all. Raises `ArtifactsError`.
+    `env`: only those of this environment of `ml-assets env`; `model`: only those of this pipeline; None: of all. Raises
+    `ArtifactsError`.
     """
+
+    place = USAGE if model is None else f"{USAGE}/{model}"
 
     def read(file: str) -> UsageRecord | None:
         try:
-            model, _, name = file.partition("/")
-            record = UsageRecord.from_json(read_artifact(artifacts, f"{USAGE}/{model}", name).decode())
+            folder, _, name = f"{place}/{file}".rpartition("/")
+            record = UsageRecord.from_json(read_artifact(artifacts, folder, name).decode())
         except ArtifactMissing:  # removed meanwhile
             return None
         if record.environment != environment or env not in (None, record.env):
             return None
         return settled(artifacts, record)
 
-    found = side_by_side(read, sorted(artifacts.files(USAGE)))
+    found = side_by_side(read, sorted(artifacts.files(place)))
     return [one for one in found if one is not None]
 
 

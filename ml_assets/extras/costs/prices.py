@@ -4,22 +4,21 @@
     gpu_hour: {H200: 3.50, A100 80GB: 1.80}
     core_hour: 0.04
     gib_hour: 0.005
+    monthly_budget: {store_demand: 500}
 
 A kind of GPU is named by words of its driver's name: `H200` prices an "NVIDIA H200". The kind with the most words wins.
-Here: reading the table. Not here: hours (costs).
+Here: reading the table. Not here: hours (costs), the refusal of a launch (budget).
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Self
 
 import yaml
-from pydantic import Field
+from pydantic import Field, ValidationError, model_validator
 
-from ml_assets.components.documents import attribute_faults, place_of, short
-from ml_assets.dagster_host.yaml_documents import documents_in
-from ml_assets.foundation.sections import Section
+from ml_assets.foundation.sections import Section, refuse_at
 
 Price = Annotated[float, Field(ge=0, strict=True)]
 """Price of an hour, in the currency of the table."""
@@ -40,6 +39,15 @@ class PriceTable(Section):
     """Price of a processor core for an hour."""
     gib_hour: Price = 0.0
     """Price of a GiB of memory for an hour."""
+    monthly_budget: Mapping[str, Price] = Field(default_factory=dict, examples=[{"store_demand": 500.0}])
+    """Pipeline → most money of its trainings in a calendar month, UTC."""
+
+    @model_validator(mode="after")
+    def _budgets_can_be_spent(self) -> Self:
+        if self.monthly_budget and not any((*self.gpu_hour.values(), self.core_hour, self.gib_hour)):
+            said = "no training reaches a budget without a price: add gpu_hour, core_hour or gib_hour"
+            refuse_at(type(self).__name__, {("monthly_budget",): said})
+        return self
 
     def of_gpu(self, name: str) -> float | None:
         """Return the price of a GPU with the name that its driver has; None without one."""
@@ -54,32 +62,52 @@ def read_prices(file: Path | None) -> PriceTable | None:
     if file is None:
         return None
     try:
-        documents = documents_in(file)
-    except OSError as error:
+        text = file.read_text(encoding="utf-8")
+        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        written: Any = yaml.safe_load(text)
+    except (OSError, UnicodeDecodeError) as error:
         raise PricesRefused(
-            f"ML_ASSETS_PRICES names {file}, which cannot be read ({error.strerror}): correct the path, or leave the "
-            "variable out to see hours alone"
+            f"ML_ASSETS_PRICES names {file}, which cannot be read ({error}): correct the path or the file, or leave "
+            "the variable out to see hours alone"
         ) from error
     except yaml.MarkedYAMLError as error:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "").partition("\n")[0]
+        raise PricesRefused(f"{file}{line}: not valid YAML: {problem}. Correct that line") from error
+    if not isinstance(written, dict):
         raise PricesRefused(
-            f"{short(str(file))}{line}: not valid YAML: {problem}. Correct that line"
-        ) from error
-    if len(documents) != 1 or not isinstance(documents[0].value, dict):
-        raise PricesRefused(
-            f"{short(str(file))}: not a table of prices: write keys such as gpu_hour, core_hour and gib_hour"
+            f"{file}: not a table of prices: write keys such as gpu_hour, core_hour and gib_hour"
         )
-    (document,) = documents
-    faults = [
-        f"{place_of(document, path)} {'.'.join(map(str, path))}: {words}"
-        for path, words in attribute_faults(PriceTable, document.value)
-    ]
-    if faults:
-        raise PricesRefused(
-            "\n".join(f"{one}. A price is a number of 0 or more, for an hour" for one in sorted(faults))
-        )
-    return PriceTable.model_validate(document.value)
+    try:
+        return PriceTable.model_validate(written)
+    except ValidationError as error:
+        faults = [
+            f"{file}:{_line_of(root, one['loc'])} {'.'.join(map(str, one['loc']))}: {_said(one)}"
+            for one in error.errors()
+        ]
+        raise PricesRefused("\n".join(faults)) from error
+
+
+def _said(fault: Any) -> str:
+    """Return what is wrong with a value, and the remedy."""
+    words = str(fault["msg"]).removeprefix("Value error, ")
+    if fault["type"] == "value_error":
+        return words
+    return f"{words}; found {str(fault['input'])[:40]!r}. A price is a number of 0 or more, for an hour"
+
+
+def _line_of(node: Any, path: Sequence[str | int]) -> int:
+    """Return the line, from 1, of a key of a YAML document, or of the nearest part around it."""
+    line = node.start_mark.line + 1
+    for step in path:
+        entries = node.value if isinstance(node, yaml.MappingNode) else ()
+        for key, value in entries:
+            if key.value == str(step):
+                node, line = value, key.start_mark.line + 1
+                break
+        else:
+            break
+    return line
 
 
 def _words(name: str) -> frozenset[str]:

@@ -9,6 +9,7 @@ from ml_assets.context.errors import NotFound
 from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs
 from ml_assets.context.versions import version_named
+from ml_assets.extras.costs.budget import BudgetState, budgets_of
 from ml_assets.extras.costs.costs import By, Costs, TrainingCost, cost_of, costs_of, read_records, settled
 from ml_assets.extras.costs.prices import read_prices
 from ml_assets.model.release.releases import bundles_of
@@ -24,6 +25,15 @@ def all_costs(project: Project, by: By, since: date | None) -> Costs:
         groups = {name: spec.group_name for name, spec in project.declared.pipelines().items()}
     records = read_records(project.platform.artifacts, settings.environment, settings.env)
     return costs_of(records, prices, by, since, groups)
+
+
+def all_budgets(project: Project) -> list[BudgetState]:
+    """Return the budgets of this month; see `Context.budgets`."""
+    settings = project.settings
+    prices = read_prices(settings.prices)
+    if prices is None or not prices.monthly_budget:
+        return []
+    return budgets_of(read_records(project.platform.artifacts, settings.environment), prices)
 
 
 def training_cost(project: Project, training: str) -> TrainingCost:

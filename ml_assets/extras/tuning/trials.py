@@ -98,7 +98,13 @@ class Trials:
         self.page.info(_said(outcome))
 
     def spent_says(self) -> str:
-        """Return the spent part of the study's budget in words; empty if it may begin another trial."""
+        """Return the spent budget in words, the model's of this month or the study's; empty if neither is spent."""
+        if self.platform.settings.prices is not None:
+            from ml_assets.extras.costs.budget import budget_of
+
+            monthly = budget_of(self.platform, self.spec.name)
+            if monthly is not None and monthly.is_spent:
+                return monthly.says
         if self.budget is None:
             return ""
         running = [self._so_far(trial) for trial in self.running.values()]

@@ -78,7 +78,7 @@ def train_model(
 
     `resources` changes the pipeline's resources for this launch. `run_id` names the run that waits, `comes_back` is for
     the launcher. A trial names its `study`. Raises `InputsRefused` if a partition of the window was rejected since,
-    `DeclarationChanged`, and the launcher's errors.
+    `DeclarationChanged`, `BudgetSpent`, and the launcher's errors.
     """
     job = training_set.job
     require_as_frozen(spec, training_set)
@@ -94,6 +94,11 @@ def train_model(
 
         hand_over_state(platform.artifacts, job, job.restored)
     profile = spec.resources.of(job.partition, resources)
+    if platform.settings.prices is not None and not platform.artifacts.exists(name, RESULT):
+        from ml_assets.extras.costs.budget import require_budget
+
+        if warning := require_budget(platform, job.model):
+            page.warning(warning)
     record_launch(platform, job, run_id)
     facts = tracking_facts(spec, platform, training_set, profile, study)
     with _telling_holes(page, platform.tracker.start(facts)) as tracked:
