@@ -61,7 +61,7 @@ test-processes: setup ## trainings, studies and publishers in processes of their
 	$(BIN)/pytest $(OF_PROCESSES:%=ml_assets_tests/%/processes) -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-end-to-end: setup ## whole pipelines in one process: refused, stale, planned, trained, promoted, stopped half-way
-	$(BIN)/pytest ml_assets_tests/components/end_to_end ml_assets_tests/cli/end_to_end --timeout 1200 \
+	$(BIN)/pytest $(addprefix ml_assets_tests/,components/end_to_end cli/end_to_end api/end_to_end) --timeout 1200 \
 	  -n $(JOBS) --dist loadscope --no-loadscope-reorder $(ARGS)
 
 test-layouts: setup ## trainings over several processes: layouts, precisions, scripts; needs g++ with ARGS=--nightly

@@ -19,6 +19,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 NAMED_ONLY = tuple(
     Path(__file__).parent / name
     for name in (
+        "api/end_to_end",
         "browser",
         "cli",
         "cli/end_to_end",

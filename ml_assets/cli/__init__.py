@@ -21,6 +21,7 @@ SECTIONS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "demo": ("run", "Build a registered model from raw data on this machine."),
         "plan": ("run", "Show what a launch of a model would run, and why."),
         "launch": ("run", "Materialize a model or a table in this process."),
+        "register": ("run", "Evaluate a model that was trained elsewhere; register it if it passes."),
         "predict": ("look", "Predict the partition that comes next from what is known now."),
         "serve": ("run", "Answer requests with the versions in production, over HTTP."),
         "reproduce": ("run", "Train a version again and compare weights, predictions, metrics."),

@@ -168,6 +168,23 @@ def _restore(context: "Context", run_id: str, step: int, resources: str | None) 
     _say_finished(context, what, finished)
 
 
+@click.command("register")
+@click.argument("file", type=click.Path(dir_okay=False, path_type=Path))
+def register(file: Path) -> None:
+    """Evaluate the model in FILE, which was trained elsewhere, and register it if no gate rejects it.
+
+    FILE is the JSON document of POST /api/v1/models/register: an ONNX graph in base64, its inputs, golden rows, and the
+    days that the model has seen. The holdout of the named partition measures it.
+    """
+    from ml_assets.context.foreign import read_foreign
+
+    document, context = read_foreign(file), writing()
+    what = f"{document.model} {document.partition} from {file.name}"
+    with progress().status(what) as status:
+        finished = context.register(document, on_progress=lambda text: status.update(f"{what}: {text}"))
+    _say_finished(context, what, finished)
+
+
 def _say_finished(context: "Context", what: str, finished: "Finished") -> None:
     made = counted(finished.materialized, "materialization")
     say(f"{what}: {made} in {finished.seconds:.1f} s")

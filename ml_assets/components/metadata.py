@@ -36,6 +36,9 @@ RESOURCES = "ml_assets/resources"
 RESTORES = "ml_assets/restores"
 """Tag of a run whose training begins with a checkpoint: the run that made it, and its state, as a JSON object."""
 
+REGISTERS = "ml_assets/registers"
+"""Tag of a run that takes a model that was trained elsewhere, in place of a training: SHA-256 of its document."""
+
 
 COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""

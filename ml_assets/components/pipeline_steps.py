@@ -13,7 +13,7 @@ import dagster as dg
 
 from ml_assets.components.base import signed
 from ml_assets.components.failures import RETRY_TRANSIENT, comes_back, final_unless_transient
-from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, RESOURCES
+from ml_assets.components.metadata import CONTINUES, RANGE_END, RANGE_START, REGISTERS, RESOURCES
 from ml_assets.components.pages import (
     RunPage,
     bullets,
@@ -116,12 +116,17 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
         validated: ValidatedWindow,
     ) -> Iterator[Any]:
         from ml_assets.extras.tuning.chosen import chosen_for, require_chosen_on_valid_rows
+        from ml_assets.model.steps.foreign import require_asked, stored_foreign
         from ml_assets.model.steps.snapshot import take_snapshot
 
         with final_unless_transient(platform.settings):
             window.require_as_validated(spec, tables, context.partition_key, validated)
             yield _inputs_current(current_check, asset, validated)
-            chosen = chosen_for(spec, platform, validated.keys)
+            foreign = None
+            if (digest := context.get_tag(REGISTERS)) is not None:
+                foreign = stored_foreign(platform.artifacts, spec.name, digest)
+                require_asked(foreign, context.partition_key)
+            chosen = None if foreign is not None else chosen_for(spec, platform, validated.keys)
             if chosen is not None:
                 require_chosen_on_valid_rows(spec, platform, chosen)
                 context.log.info(f"hyperparameters: {chosen.says}")
@@ -134,6 +139,7 @@ def snapshot_op(spec: TrainingPipelineSpec, current_check: str, asset: dg.AssetK
                 context.run_id,
                 chosen,
                 None if restores is None else restores.state,
+                foreign,
             )
             yield dg.Output(
                 frozen,
@@ -169,7 +175,7 @@ def _training_set_page(
         "shards": len(content.shards),
         READ_DIGEST: frozen.read,
         **({} if frozen.initial is None else {"initial version": frozen.initial.version}),
-        **restored_facts(frozen),
+        **origin_facts(frozen),
         **({} if frozen.choice is None else study_facts(frozen.choice)),
         **({"values": frozen.values_from} if frozen.values_from else {}),
         "days seen": f"{frozen.seen}",
@@ -201,10 +207,18 @@ RESTORED = "restored from"
 """Metadata of a training set and its checkpoint: the state with which the training began; absent for step 0."""
 
 
-def restored_facts(frozen: TrainingSet) -> dict[str, str]:
-    """Return the metadata of a training that begins with a checkpoint; empty for others."""
-    restored = frozen.job.restored
-    return {} if restored is None else {RESTORED: restored.in_words}
+ELSEWHERE = "trained elsewhere"
+"""Metadata of a training set and its checkpoint: digest of the document of a model that was trained elsewhere; absent
+for trainings."""
+
+
+def origin_facts(frozen: TrainingSet) -> dict[str, str]:
+    """Return the metadata of a training that begins with a checkpoint, or of a model that was trained elsewhere."""
+    job = frozen.job
+    return {
+        **({} if job.restored is None else {RESTORED: job.restored.in_words}),
+        **({ELSEWHERE: job.foreign} if job.foreign else {}),
+    }
 
 
 def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefinition:
@@ -220,9 +234,22 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
     def train(
         context: dg.OpExecutionContext, platform: dg.ResourceParam[Platform], training_set: TrainingSet
     ) -> dg.Output[TrainedModel]:
+        from ml_assets.model.steps.foreign import take_foreign
         from ml_assets.model.steps.train import train_model
 
         with final_unless_transient(platform.settings):
+            if training_set.job.foreign:
+                taken = take_foreign(spec, platform, training_set)
+                return dg.Output(
+                    taken,
+                    metadata={
+                        **origin_facts(training_set),
+                        "days seen, as declared": f"{training_set.seen}",
+                        "ONNX file": taken.result.weights_sha256,
+                        **tracked_facts(platform.tracker.uri, taken.mlflow_run),
+                    },
+                    data_version=dg.DataVersion(taken.result.weights_sha256),
+                )
             trained = train_model(
                 spec,
                 platform,
@@ -243,7 +270,7 @@ def train_op(spec: TrainingPipelineSpec, checkpoint: dg.AssetKey) -> dg.OpDefini
                     SETTINGS_DIGEST: training_set.settings,
                     READ_DIGEST: training_set.read,
                     READ_AT: training_set.source_commit,
-                    **restored_facts(training_set),
+                    **origin_facts(training_set),
                     **({} if training_set.choice is None else study_facts(training_set.choice)),
                     **tracked_facts(platform.tracker.uri, trained.mlflow_run),
                     "folder": dg.MetadataValue.path(folder),

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from ml_assets.extras.costs.costs import By, Costs, TrainingCost
     from ml_assets.extras.reproduction.reproduce import Reproduction
     from ml_assets.foundation.reports.page import WrittenPage
+    from ml_assets.model.release.foreign_document import ForeignModel
     from ml_assets.model.release.registry import RegisteredVersion
     from ml_assets.model.release.runtime import ServingModel
     from ml_assets.pages.version_difference import VersionDifference
@@ -184,6 +185,30 @@ class Context:
         with pointing_dagster(self.project.settings):
             what = self.restorable(run_id, step, resources=resources)
             return launch_here(self.project, what, on_progress)
+
+    def registrable(self, document: "ForeignModel") -> "Launchable":
+        """Return the launch that evaluates a model that was trained elsewhere, and registers it if the gates allow it.
+
+        For a process that launches it elsewhere, after `prepare`: that checks the graph, reproduces golden rows in a
+        process of its own, which takes some seconds, and keeps the document. Changes nothing itself. Raises `NotFound`,
+        `LaunchRefused`, and `ForeignModelRefused`.
+        """
+        from ml_assets.context.foreign import registrable
+
+        return registrable(self.project, document)
+
+    def register(
+        self, document: "ForeignModel", *, on_progress: Callable[[str], None] = lambda _: None
+    ) -> "Finished":
+        """Evaluate a model that was trained elsewhere in this process; register it if no gate rejects it.
+
+        Raises as `registrable`, and as `launch`.
+        """
+        from ml_assets.context.launch import launch_here
+
+        self._require_writes("register")
+        with pointing_dagster(self.project.settings):
+            return launch_here(self.project, self.registrable(document), on_progress)
 
     def evaluate(
         self, model: str, partition: str, *, on_progress: Callable[[str], None] = lambda _: None

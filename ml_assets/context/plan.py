@@ -11,7 +11,13 @@ import dagster as dg
 
 from ml_assets.components.behind import TABLES
 from ml_assets.components.feature_table import is_online
-from ml_assets.components.pipeline_steps import READ_AT, READ_DIGEST, RESTORED, SETTINGS_DIGEST
+from ml_assets.components.pipeline_steps import (
+    ELSEWHERE,
+    READ_AT,
+    READ_DIGEST,
+    RESTORED,
+    SETTINGS_DIGEST,
+)
 from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.components.training_pipeline import stage_key
 from ml_assets.context.errors import LaunchRefused
@@ -76,7 +82,7 @@ class LaunchPlan:
     commit: str
     """Commit of main."""
     done: bool
-    """True if the partition was evaluated before."""
+    """True if a training of the partition was evaluated before."""
     has_its_settings: bool
     """True if the newest checkpoint has the same settings, seed, code and columns."""
     has_its_values: bool
@@ -131,10 +137,10 @@ def plan_of(project: Project, model: str, partition: str | None) -> LaunchPlan:
         )
     tables = project.declared.tables_with(defs)
     validation = validate_window(reader, project.platform.ledger, tables, table, window)
-    done = _is_evaluated(project, spec, partition)
+    newest = _newest_checkpoint(project, spec, partition) if _is_evaluated(project, spec, partition) else {}
+    done = bool(newest)
     chosen = chosen_for(spec, project.platform, window)
     initial, initial_fault = _initial(project, spec, window)
-    newest = _newest_checkpoint(project, spec, partition) if done else {}
     choice = chosen.choice if chosen is not None else None
     is_whole = not validation.barred and READ_AT in newest
 
@@ -255,13 +261,15 @@ def _initial(project: Project, spec: TrainingPipelineSpec, window: Sequence[str]
 def _newest_checkpoint(project: Project, spec: TrainingPipelineSpec, partition: str) -> dict[str, Any]:
     """Return the metadata of the partition's newest checkpoint, as plain values.
 
-    A training that began with a checkpoint of another one does not count: no launch of the declared model finds it.
+    A training that began with a checkpoint of another one does not count, nor does a model that was trained elsewhere:
+    no launch of the declared model finds it.
     """
     newest = project.instance.fetch_materializations(
         dg.AssetRecordsFilter(stage_key(spec, "checkpoint"), asset_partitions=[partition]), limit=_LOOKED_AT
     ).records
     for one in newest:
-        if (event := one.asset_materialization) is not None and RESTORED not in event.metadata:
+        event = one.asset_materialization
+        if event is not None and not {RESTORED, ELSEWHERE} & event.metadata.keys():
             return {name: value.value for name, value in event.metadata.items()}
     return {}
 

@@ -59,6 +59,8 @@ class ShownRun:
     """Person who stopped it through the API."""
     version: int | None
     """Number of the version that it registered."""
+    rejected: str
+    """Sentence of the gates that rejected its model; empty if they did not."""
     restored_from: str
     """`RUN/STEP` of the checkpoint with which its training began; empty if it began at step 0."""
 
@@ -89,7 +91,8 @@ class Runs:
         launch, stop = launches.of(run_id), launches.stop_of(run_id)
         state = _STATES.get(run.status, "queued")
         model = _model_of(run)
-        registered = versions_of(self.project.instance, run_id) if model and state == "completed" else ()
+        registered = [*versions_of(self.project.instance, run_id)] if model and state == "completed" else []
+        is_rejected = model and state == "completed" and not registered
         return ShownRun(
             id=run.run_id,
             state=state,
@@ -103,8 +106,18 @@ class Runs:
             launched_by=launch.by if launch is not None else None,
             stopped_by=stop.by if stop is not None else None,
             version=next((number for _, number in registered), None),
+            rejected=self._rejection(model, run_id) if is_rejected else "",
             restored_from=_restored_from(run.tags),
         )
+
+    def _rejection(self, model: str, run_id: str) -> str:
+        """Return the decision about the model that a run evaluated, with each failed rule; empty unless it rejects."""
+        made = [one for one in self.project.platform.ledger.models.evaluations(model) if one.run_id == run_id]
+        if not made or made[-1].status != "rejected":
+            return ""
+        failed = (one for one in made[-1].rules if one.result == "failed")
+        told = [f"“{one.rule}” on {one.slice}: {one.found}; would pass: {one.would_pass}" for one in failed]
+        return " ".join([made[-1].summary, *told])
 
     def state(self, run_id: str) -> State:
         """Return the state of a run. Raises `NotFound`."""

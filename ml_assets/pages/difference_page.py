@@ -133,7 +133,7 @@ def _grid(first: str, changes: list[MetricChange] | tuple[MetricChange, ...]) ->
 def _rows(found: VersionDifference) -> Iterator[Block]:
     windows = [None if one.known is None else one.known.windows for one in (found.before, found.after)]
     splits = tuple(
-        (split, *("unknown" if one is None else f"{one[split][0]} to {one[split][1]}" for one in windows))
+        (split, *(" to ".join(one[split]) if one and split in one else "unknown" for one in windows))
         for split in ("train", "validation", "holdout")
     )
     yield Grid(("split", "before", "after"), splits)

@@ -52,8 +52,8 @@ def test_the_page_of_the_api_leads_from_a_launch_to_a_promotion(tmp_path: Path) 
     assert '"code":"role_needed","detail":"this needs the role approver, and bob is an operator' in said
     assert '"stage":"canary"' in said
     platform = Platform(Settings(home=tmp_path / "home"))
-    first, again = platform.ledger.models.evaluations("store_demand")
-    assert (first.by.name, first.launched_in) == (again.by.name, again.launched_in) == ("bob", "pages")
+    first, again, sent = platform.ledger.models.evaluations("store_demand")
+    assert {(row.by.name, row.launched_in) for row in (first, again, sent)} == {("bob", "pages")}
     releases = releases_of(platform)
     one, two = (releases.store.open(row.bundle_digest).facts.lineage for row in (first, again))
     assert one.weights_sha256 == two.weights_sha256  # `determinism: bitwise`
@@ -62,7 +62,9 @@ def test_the_page_of_the_api_leads_from_a_launch_to_a_promotion(tmp_path: Path) 
     assert restored is not None
     assert one.fingerprint.startswith(restored[2])
     assert re.search(rf'"restored_from":"[0-9a-f-]{{36}}/{restored[1]}"', said), said
-    assert [version.number for version in releases.registry.versions("store_demand")] == [1, 2]
+    elsewhere = releases.store.open(sent.bundle_digest).facts.lineage.elsewhere
+    assert elsewhere["origin"] == "scikit-learn on my laptop"
+    assert [version.number for version in releases.registry.versions("store_demand")] == [1, 2, 3]
     assert '"state":"failed"' in said
     assert "materialize features/flight_departures first" in said
     standings = releases.standings("store_demand")

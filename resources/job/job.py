@@ -103,6 +103,8 @@ class TrainingJob:
     """Name → version of `python` and of every installed package that the code of the workers reaches."""
     restored: RestoredState | None = None
     """State with which it begins, in place of step 0; None for nearly all trainings."""
+    foreign: str = ""
+    """SHA-256 of the document of a model that was trained elsewhere, in place of a training; empty for trainings."""
 
     @property
     def fingerprint(self) -> str:
@@ -112,6 +114,8 @@ class TrainingJob:
             del facts[place]
         if self.restored is None:  # the fingerprint of a training that begins at step 0 does not mention it
             del facts["restored"]
+        if not self.foreign:  # nor is that of a training about another origin
+            del facts["foreign"]
         facts["settings"] = self.settings.identity
         canonical = json.dumps(facts, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(canonical.encode()).hexdigest()

@@ -55,7 +55,7 @@ def api_app(context: Context, webserver: str) -> FastAPI:
         lifespan=lifespan,
     )
     answer_with_problems(app)
-    app.add_middleware(Bounds)
+    app.add_middleware(Bounds, larger=parts.larger_bodies)
 
     @app.get("/health", summary="The process lives")
     async def health() -> dict[str, str]:  # pyright: ignore[reportUnusedFunction]

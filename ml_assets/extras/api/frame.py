@@ -8,7 +8,7 @@ import asyncio
 import functools
 import threading
 import time
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Annotated, Any, TypeVar
@@ -16,6 +16,7 @@ from typing import Annotated, Any, TypeVar
 from anyio.to_thread import run_sync
 from fastapi import Depends, FastAPI, Request, Response
 from fastapi.routing import APIRoute
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ml_assets.context import Context
@@ -38,6 +39,8 @@ ROLE = "x-role"
 """Key of an operation in the OpenAPI document: its lowest role."""
 _OF_ALL = (400, 401, 403, 413, 422, 429, 503, 504)
 """Statuses of refusals of every route."""
+BODY = "x-most-bytes"
+"""Key of an operation in the OpenAPI document: most bytes of its body, where these are more than `MOST_BYTES`."""
 Answer = TypeVar("Answer")
 Endpoint = TypeVar("Endpoint", bound=Callable[..., Any])
 
@@ -58,6 +61,8 @@ class ApiParts:
     )
     """Held by the thread of each change, also after its request was given up."""
     requests: RequestCounts = field(default_factory=RequestCounts)
+    larger_bodies: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    """Methods and paths of routes that take more than `MOST_BYTES`, from known callers."""
 
 
 def _caller(request: Request) -> PageVisitor:
@@ -77,7 +82,7 @@ class Routes:
     """Adds routes to an application."""
 
     def __init__(self, app: FastAPI, parts: ApiParts) -> None:
-        self._app, self._changes = app, parts.changes
+        self._app, self._changes, self._larger = app, parts.changes, parts.larger_bodies
         app.router.route_class = _guarded(parts.callers, parts.requests)
 
     def add(
@@ -90,12 +95,17 @@ class Routes:
         status: int = 200,
         refuses: Sequence[int] = (404,),
         described: Mapping[int | str, dict[str, Any]] | None = None,
+        most_bytes: int = MOST_BYTES,
         **more: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that adds an endpoint, a plain function for a thread or a coroutine function.
 
         `refuses` are statuses of its refusals beside those of all routes; `described` is OpenAPI of other answers.
+        `most_bytes` bounds the body. A larger bound than that of all others is for known callers alone.
         """
+
+        if most_bytes > MOST_BYTES:
+            self._larger.add((method, f"/api/v1{path}"))
 
         def added(endpoint: Endpoint) -> Endpoint:
             served = endpoint if method == "GET" else _counted(endpoint, self._changes)
@@ -109,7 +119,7 @@ class Routes:
                     **(described or {}),
                     **{one: _problem(one) for one in sorted({*_OF_ALL, *refuses})},
                 },
-                openapi_extra={ROLE: role},
+                openapi_extra={ROLE: role} | ({BODY: most_bytes} if most_bytes > MOST_BYTES else {}),
                 **more,
             )
             return endpoint
@@ -151,7 +161,8 @@ def _guarded(callers: Callers, requests: RequestCounts) -> type[APIRoute]:
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
-            handle, role = super().get_route_handler(), (self.openapi_extra or {})[ROLE]
+            handle, extra = super().get_route_handler(), self.openapi_extra or {}
+            role, most_bytes = extra[ROLE], extra.get(BODY, MOST_BYTES)
 
             async def guarded(request: Request) -> Response:
                 began = time.monotonic()
@@ -170,13 +181,36 @@ def _guarded(callers: Callers, requests: RequestCounts) -> type[APIRoute]:
                             at_once=request.method != "GET",
                         )
                         _require_known(request, {one.alias for one in self.dependant.query_params})
-                        return await handle(request)
+                        return await handle(await _with_body(request, most_bytes))
                 except Exception as error:  # any: uvicorn would log a refusal as a defect of the server
                     return problem_of(error, request_id_of(request.scope))
 
             return guarded
 
     return GuardedRoute
+
+
+async def _with_body(request: Request, most: int) -> Request:
+    """Return the request once its whole body is here. Raise `ApiRefused`, 413, if that is larger than `most`."""
+    content = bytearray()
+    try:
+        async for part in request.stream():
+            content += part
+            if len(content) > most:
+                raise _too_large(most)
+    except ClientDisconnect:
+        raise ApiRefused(400, "client_gone", "the client left before its request was whole") from None
+    whole: Message = {"type": "http.request", "body": bytes(content), "more_body": False}
+
+    async def received() -> Message:
+        return whole
+
+    return Request(request.scope, received)
+
+
+def _too_large(most: int) -> ApiRefused:
+    """Return the refusal of a body of more than `most` bytes."""
+    return ApiRefused(413, "too_large", f"a body has at most {most:,} bytes here: send less")
 
 
 def _require_known(request: Request, known: set[str]) -> None:
@@ -193,10 +227,14 @@ def _problem(status: int) -> dict[str, Any]:
 
 
 class Bounds:
-    """Middleware: a body is read before its request, and no further than `MOST_BYTES`; each answer has a request id."""
+    """Middleware: a body is read before its request, and no further than `MOST_BYTES`; each answer has a request id.
 
-    def __init__(self, app: ASGIApp) -> None:
-        self._app = app
+    A larger body of a route that takes it waits until the route knows the caller, who may send the rest.
+    """
+
+    def __init__(self, app: ASGIApp, larger: Set[tuple[str, str]]) -> None:
+        """`larger` are methods and paths of routes that take larger bodies."""
+        self._app, self._larger = app, larger
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -218,10 +256,11 @@ class Bounds:
             body += message.get("body", b"")
             more = message.get("more_body", False)
             if len(body) > MOST_BYTES:
-                refused = ApiRefused(413, "too_large", f"a body has at most {MOST_BYTES:,} bytes: send less")
-                await problem_of(refused, request_id)(scope, receive, named)
+                if (scope["method"], scope["path"]) in self._larger:
+                    break
+                await problem_of(_too_large(MOST_BYTES), request_id)(scope, receive, named)
                 return
-        parts = [{"type": "http.request", "body": bytes(body), "more_body": False}]
+        parts = [{"type": "http.request", "body": bytes(body), "more_body": more}]
 
         async def replayed() -> Message:
             return parts.pop() if parts else await receive()

@@ -29,12 +29,14 @@ from ml_assets.extras.api.shapes import (
 from ml_assets.extras.governance.proxy.documents import AskedDocument, read_document
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.foundation.links import run_url
+from ml_assets.model.release.foreign_document import MOST_DOCUMENT_BYTES, ForeignModel
 
 TURN_SECONDS = 30.0
 """Longest wait for another request with the same key."""
 KEY_TAG, REQUEST_TAG = "ml_assets/idempotency_key", "ml_assets/request"
 """Tags of a run: SHA-256 of the account and its key, and of the request."""
 PIPELINES, TRAININGS, STUDIES = "/pipelines/runs", "/training-runs", "/hpo/studies"
+REGISTER = "/models/register"
 IdempotencyKey = Annotated[
     str | None,
     Header(
@@ -85,6 +87,20 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     ) -> RunDocument:
         find = partial(parts.context.restorable, id, step)
         run = launcher.launch(find, (f"{TRAININGS}/{id}", step), caller, idempotency_key)
+        return _located(response, TRAININGS, run)
+
+    @routes.add(
+        "POST",
+        REGISTER,
+        summary="Evaluate a model that was trained elsewhere, and register it if no gate rejects it",
+        most_bytes=MOST_DOCUMENT_BYTES,
+        **launches,
+    )
+    def register(
+        asked: ForeignModel, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
+    ) -> RunDocument:
+        find = partial(parts.context.registrable, asked)
+        run = launcher.launch(find, (REGISTER, asked.digest), caller, idempotency_key)
         return _located(response, TRAININGS, run)
 
     @routes.add("POST", STUDIES, summary="Search hyperparameters, as the model declares it", **launches)

@@ -18,6 +18,7 @@ from ml_assets.context.errors import HomeRefused, LaunchRefused, NotFound
 from ml_assets.data.tables.cadence import KeyRefused
 from ml_assets.data.tables.reader import PartitionMissing
 from ml_assets.extras.governance.sessions import PageRefused
+from ml_assets.model.release.foreign_graph import ForeignModelRefused
 from ml_assets.model.release.registry import VersionMissing
 from ml_assets.model.release.releases import DecisionRefused
 from resources.artifacts import ArtifactMissing, ArtifactsUnavailable
@@ -39,6 +40,7 @@ STATUSES: tuple[tuple[type[Exception], int], ...] = (
     (RefNotFound, 404),
     (ArtifactMissing, 404),
     (LaunchRefused, 422),
+    (ForeignModelRefused, 422),
     (ProfileRefused, 422),
     (KeyRefused, 422),
     (NotPrintable, 422),

@@ -62,6 +62,9 @@ class RunDocument(Shape):
     launched_by: str | None = Field(description="Person who launched it through API or proxy.")
     stopped_by: str | None
     version: int | None = Field(description="Version that it registered.")
+    rejected: str = Field(
+        description="Reason for which the gates rejected the model, so that it is no version; empty otherwise."
+    )
     restored_from: str = Field(
         description="`RUN/STEP` of the checkpoint with which its training began; empty for step 0."
     )

@@ -98,6 +98,11 @@ def reproduce(
     `with_this_code` trains with those of this machine. Raises `NotReproducible`, and the errors of a training.
     """
     bundle, row = bundles_of(platform).open(version.bundle_digest), evaluation_of(platform, version)
+    if elsewhere := bundle.facts.lineage.elsewhere:
+        raise NotReproducible(
+            f"{version.model} {version.number} was trained elsewhere ({elsewhere['origin']}): the platform has neither "
+            f"its code nor its rows. Register its document {elsewhere['document'][:12]} again to evaluate it anew"
+        )
     if not with_this_code and (differs := list(other_environment(platform, bundle, row))):
         raise NotReproducible(
             f"{version.model} {version.number} was trained with another environment: {'; '.join(differs)}. "

@@ -224,6 +224,8 @@ class ModelFacts(Document):
     """`model/number` of the version that provided the initial weights; empty for random weights."""
     seen: str = ""
     """Days behind the weights: training, validation, initial versions, and the study that chose the values."""
+    elsewhere: str = ""
+    """Origin of a model that was trained elsewhere, in sentences; empty for a training of this platform."""
 
 
 class Report(Document):
@@ -236,7 +238,8 @@ class Report(Document):
     """Origin of the model, such as lake commit, snapshot digest, MLflow run, Dagster run. A value may be an http(s)
     address."""
     splits: tuple[SplitRows, ...] = ()
-    """Splits on which the model was trained, selected and measured, oldest first."""
+    """Splits on which the model was trained, selected and measured, oldest first. Of a model that was trained elsewhere
+    the last one alone."""
     loss: LossCurve | None = None
     recoveries: tuple[Recovery, ...] = ()
     """Interruptions of the training and the cost of each resume, by attempt."""

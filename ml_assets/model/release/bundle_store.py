@@ -70,6 +70,11 @@ class Question:
         return ""
 
 
+TRAINED_ELSEWHERE = "trained_elsewhere"
+"""Key of `Lineage.configuration`: origin, declared days, and digests of document and ONNX file, of a model that this
+platform did not train."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Lineage:
     """Origin of the weights."""
@@ -83,7 +88,8 @@ class Lineage:
     label: str
     """Column of the feature table that the model predicts."""
     windows: Mapping[str, tuple[str, str]]
-    """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive."""
+    """Split (`train`, `validation`, `holdout`) → first and last partition key, both inclusive. Of a model that was
+    trained elsewhere the holdout alone."""
     seen: Days
     """Days of the rows behind the weights: training and validation, the same of all versions whose weights it began
     with, and those of the study that chose its values."""
@@ -102,6 +108,11 @@ class Lineage:
     def weight(self) -> str:
         """Column that weighted the rows of the training; empty if each row counted once."""
         return str(self.configuration.get("weight", ""))
+
+    @property
+    def elsewhere(self) -> Mapping[str, Any]:
+        """Declarations about a model that was trained elsewhere, with its digests; empty for a training."""
+        return self.configuration.get(TRAINED_ELSEWHERE, {})
 
 
 @dataclass(frozen=True, kw_only=True)

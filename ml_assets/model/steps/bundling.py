@@ -24,9 +24,12 @@ from ml_assets.model.evaluation.comparison.holdout_rows import few_places, few_r
 from ml_assets.model.evaluation.evaluation_document import Latency, ServingCost
 from ml_assets.model.release.bundle import GOLDEN_BLOBS, GOLDEN_ROWS, BundleContents, build_bundle
 from ml_assets.model.release.bundle_store import Bundle, BundleStore, Lineage
+from ml_assets.model.release.foreign_document import ForeignModel
+from ml_assets.model.release.foreign_graph import fitted_for
 from ml_assets.model.release.onnx_graph import MatrixGraph
 from ml_assets.model.release.runtime import ServingModel
 from ml_assets.model.steps.blobs import decoder_of, few_with_blobs
+from ml_assets.model.steps.foreign import checked_graph_of, facts_for_bundle
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.training.measured import refuse_other_export
 from ml_assets.model.training.script.graph import read_model
@@ -59,19 +62,26 @@ def bundle_of(
     made_by: str,
     seen: Days,
     store: BundleStore,
+    foreign: ForeignModel | None = None,
 ) -> Bundle:
     """Build the bundle of a finished training in `store`, with golden rows from the holdout.
 
-    `made_by` are the code versions behind the rows, `seen` the days behind the weights.
+    `made_by` are the code versions behind the rows, `seen` the days behind the weights. `foreign` is the model of a job
+    that names one.
     """
     decode = decoder_of(spec.features)
+    fitted = fitted_of(snapshot)
+    if foreign is not None:
+        fitted = fitted_for(foreign, fitted.classes, fitted.label)
     contents = BundleContents(
-        module=_trained(job, snapshot, result),
-        fitted=fitted_of(snapshot),
+        module=_trained(job, snapshot, result)
+        if foreign is None
+        else MatrixGraph(checked_graph_of(spec, foreign)),
+        fitted=fitted,
         objective=facts_of(spec.evaluation.objective).trained_as,
         rows=few_raw(spec, holdout, GOLDEN_ROWS),
-        lineage=_lineage(spec, job, snapshot, result, made_by, seen),
-        metrics={"best_validation_loss": result.best_validation_loss},
+        lineage=_lineage(spec, job, snapshot, result, made_by, seen, foreign),
+        metrics={} if foreign is not None else {"best_validation_loss": result.best_validation_loss},
         decode=decode,
         vocabulary=snapshot.inputs.vocabulary,
     )
@@ -99,19 +109,26 @@ def _lineage(
     result: TrainingResult,
     features_version: str,
     seen: Days,
+    foreign: ForeignModel | None,
 ) -> Lineage:
     return Lineage(
         model=spec.name,
         fingerprint=job.fingerprint,
         snapshot_digest=job.snapshot_digest,
         label=snapshot.label,
-        windows={split: (snapshot.keys(split)[0], snapshot.keys(split)[-1]) for split in SPLITS},
+        windows={
+            split: (snapshot.keys(split)[0], snapshot.keys(split)[-1])
+            for split in SPLITS
+            if foreign is None or split == "holdout"
+        },
         seen=seen,
         schema_hash=snapshot.schema_hash,
         code_version=job.code_version,
         weights_sha256=result.weights_sha256,
         feature_versions={spec.features.table: features_version},
-        configuration={
+        configuration=facts_for_bundle(foreign)
+        if foreign is not None
+        else {
             "hyperparameters": job.hyperparameters,
             "training": job.settings.identity,
             "seed": job.seed,

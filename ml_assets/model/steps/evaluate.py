@@ -32,6 +32,7 @@ from ml_assets.model.evaluation.comparison.worst_slices import worst_slices
 from ml_assets.model.evaluation.metrics.row_weights import weights_of
 from ml_assets.model.evaluation.report_document import Explanations, LossCurve, ModelFacts, Report, SplitRows
 from ml_assets.model.evaluation.spec import EvaluationSpec
+from ml_assets.model.release.foreign_document import ForeignModel
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.release.runtime import PredictionNotFinite, ServingModel
 from ml_assets.model.steps.blobs import few_with_blobs
@@ -39,6 +40,7 @@ from ml_assets.model.steps.bundling import BATCH_ROWS, bundle_of, few_raw, servi
 from ml_assets.model.steps.champion import MeasuredRows, compared_models, rival_of, with_class_ids
 from ml_assets.model.steps.comparators import comparators_of
 from ml_assets.model.steps.declared_functions import own_metrics
+from ml_assets.model.steps.foreign import elsewhere_in_words, stored_foreign
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.record import UnrecordedEvaluation, record
 from ml_assets.model.steps.scoring import prediction_profile
@@ -46,8 +48,10 @@ from ml_assets.model.steps.spec import ModelInputsSection, PipelineSpec
 from ml_assets.model.steps.split_predictions import SplitWorkers, predictions_of
 from ml_assets.model.steps.values import EvaluatedModel, TrainedModel, TrainingSet
 from ml_assets.model.steps.window import require_nothing_rejected_since
+from resources.acting import author_of_run
 from resources.job.events import TrainingEvent, read_events, recoveries_of, rows_lost
 from resources.job.job import TrainingResult
+from resources.ledger import Person
 from resources.platform import Platform
 from resources.pool import PartitionPool
 from resources.tracking.mlflow_client import page_of
@@ -74,8 +78,12 @@ def evaluate_model(
     """
     require_as_frozen(spec, training_set, is_trained=True)
     require_nothing_rejected_since(platform, training_set, is_trained=True)
+    foreign = None
+    if training_set.job.foreign:
+        foreign = stored_foreign(platform.artifacts, training_set.job.model, training_set.job.foreign)
+    sender, _ = author_of_run((run_id, *continues), platform.ledger.launches, platform.acting)
     with platform.pool.kept() as pool:
-        made = _score(spec, platform, training_set, trained, pool)
+        made = _score(spec, platform, training_set, trained, pool, foreign, sender)
     return record(made, platform, training_set, trained, run_id, continues), made.report
 
 
@@ -85,7 +93,10 @@ def _score(
     training_set: TrainingSet,
     trained: TrainedModel,
     pool: PartitionPool,
+    foreign: ForeignModel | None,
+    sender: Person,
 ) -> UnrecordedEvaluation:
+    """Measure the model. `foreign` is the model of a job that names one, and `sender` who launched its run."""
     job, result = training_set.job, trained.result
     snapshot = open_snapshot(Path(job.snapshot), job.snapshot_digest, job.schema_hash)
     events = read_events(Path(trained.folder))
@@ -96,8 +107,17 @@ def _score(
     rows = rows_of(reader, training_set.table, keys, snapshot, platform)
     made_by = versions_behind(reader, training_set.table, keys)
     bundle = bundle_of(
-        spec, job, snapshot, result, rows["holdout"], made_by, training_set.seen, bundles_of(platform)
+        spec,
+        job,
+        snapshot,
+        result,
+        rows["holdout"],
+        made_by,
+        training_set.seen,
+        bundles_of(platform),
+        foreign,
     )
+    elsewhere = "" if foreign is None else elsewhere_in_words(foreign, sender)
     key, weight = spec.features.primary_key, snapshot.weight or None
     workers = SplitWorkers(platform=platform, pool=pool)
     measured_rows = MeasuredRows.of(spec, snapshot, rows["holdout"], bundle.facts.question, workers)
@@ -138,20 +158,20 @@ def _score(
             "snapshot": job.snapshot_digest,
             "holdout rows": snapshot.index_of("holdout").sha256,
             "training fingerprint": job.fingerprint,
-            "code of the model": job.code_version,
+            **({"code of the model": job.code_version} if foreign is None else {"document": job.foreign}),
             "code of the features": bundle.facts.lineage.feature_versions[spec.features.table],
             **({} if training_set.choice is None else {"study": training_set.choice.source}),
             "days seen": f"{training_set.seen}",
             "MLflow run": page_of(platform.tracker.uri, f"runs/{trained.mlflow_run}") or trained.mlflow_run,
             "Dagster run": run_url(platform.settings.ui_url, training_set.run_id),
             "bundle": bundle.digest,
-            "weights": result.weights_sha256,
+            "weights" if foreign is None else "ONNX file": result.weights_sha256,
         },
-        loss=_loss_curve(events, result),
-        splits=tuple(_split_rows(snapshot)),
+        loss=None if foreign is not None else _loss_curve(events, result),
+        splits=tuple(one for one in _split_rows(snapshot) if foreign is None or one.split == "holdout"),
         recoveries=tuple(recoveries_of(events)),
         rows_lost=rows_lost(events),
-        model=_model_facts(spec, training_set),
+        model=_model_facts(spec, training_set, elsewhere),
         evaluation=measured,
         compared=tuple(compared_models(spec, platform, measured_rows, predictions["challenger"])),
         naive=beside.naive,
@@ -200,7 +220,7 @@ def _digest_of_columns(reader: TableReader, training_set: TrainingSet, columns: 
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> ModelFacts:
+def _model_facts(spec: PipelineSpec, training_set: TrainingSet, elsewhere: str) -> ModelFacts:
     job, columns = training_set.job, spec.features
     inputs = {
         "numeric": columns.numeric,
@@ -216,12 +236,13 @@ def _model_facts(spec: PipelineSpec, training_set: TrainingSet) -> ModelFacts:
         inputs={kind: names for kind, names in inputs.items() if names},
         made_by=job.script or job.model_function,
         hyperparameters=dict(job.hyperparameters),
-        training=job.settings.identity,
+        training={} if elsewhere else job.settings.identity,
         seed=job.seed,
         study="" if training_set.choice is None else training_set.choice.source,
         values_from=training_set.values_from,
         begins_with=_begins_with(training_set),
         seen=f"{training_set.seen}",
+        elsewhere=elsewhere,
     )
 
 

@@ -88,6 +88,26 @@ def training_job(
     )
 
 
+def foreign_job(job: TrainingJob, digest: str) -> TrainingJob:
+    """Return the job of a model that was trained elsewhere: with the data of `job`, and without its code and settings.
+
+    `digest` is that of the model's document. No launcher runs such a job.
+    """
+    return TrainingJob(
+        model=job.model,
+        partition=job.partition,
+        model_function="",
+        objective=job.objective,
+        hyperparameters={},
+        snapshot=job.snapshot,
+        snapshot_digest=job.snapshot_digest,
+        code_version="",
+        seed=0,
+        schema_hash=job.schema_hash,
+        foreign=digest,
+    )
+
+
 def settings_digest(spec: PipelineSpec, job: TrainingJob | None = None, choice: Choice | None = None) -> str:
     """Return the SHA-256 of all that determines a training, except the data: settings, seed, code, columns, window.
 
@@ -158,6 +178,8 @@ def require_as_frozen(spec: PipelineSpec, training_set: TrainingSet, *, is_train
         job.initial_weights,
         job.schema_hash,
     )
+    if job.foreign:
+        now = foreign_job(now, job.foreign)
     if training_set.settings == settings_digest(spec, now, choice):
         return
     changed = [

@@ -10,7 +10,7 @@ from pathlib import Path
 import polars as pl
 
 from ml_assets.data.features.encoding import FittedState
-from ml_assets.data.snapshots.builder import build_snapshot
+from ml_assets.data.snapshots.builder import build_snapshot, fitted_of
 from ml_assets.data.snapshots.keep import keep_branch, keep_snapshot
 from ml_assets.data.snapshots.partitions import partitions_of
 from ml_assets.data.snapshots.row_choice import ChosenRows, choose_rows, require_lists_begin
@@ -21,10 +21,17 @@ from ml_assets.foundation.days import Days, midnight
 from ml_assets.foundation.links import run_url
 from ml_assets.model.evaluation.comparison.holdout_rows import require_slices, require_whole_lists, slice_rows
 from ml_assets.model.release.bundle_store import tokens_of
+from ml_assets.model.release.foreign_document import ForeignModel
 from ml_assets.model.release.initial_version import InitialModel, initial_model
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.blobs import decoder_of, require_readable, require_tokens
-from ml_assets.model.steps.identity import require_same_training, settings_digest, training_job
+from ml_assets.model.steps.foreign import require_classes, require_fit
+from ml_assets.model.steps.identity import (
+    foreign_job,
+    require_same_training,
+    settings_digest,
+    training_job,
+)
 from ml_assets.model.steps.search_space import Choice
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult
@@ -62,14 +69,19 @@ def take_snapshot(
     run_id: str,
     chosen: Chosen | None = None,
     restored: RestoredState | None = None,
+    foreign: ForeignModel | None = None,
 ) -> tuple[TrainingSet, Snapshot]:
     """Freeze the rows of the validated window: split, encoded, sharded, kept on a branch of the lake.
 
     The job has the values of `chosen`; without them, the declared values. It begins with the state `restored`, if the
-    training of that state is the same otherwise. Raises `RestoreRefused` if it is not, and `CheckpointGone`.
+    training of that state is the same otherwise. For a model that was trained elsewhere, `foreign`, the job has neither
+    code nor settings. Raises `RestoreRefused` if it is not, `CheckpointGone`, and `ForeignModelRefused`.
     """
+    if foreign is not None:
+        chosen = None
+        require_fit(spec, foreign, TableReader(platform.lake, validated.commit), validated.keys)
     choice = None if chosen is None else chosen.choice
-    initial = initial_of(spec, platform)
+    initial = None if foreign is not None else initial_of(spec, platform)
     snapshot = build_training_set(
         spec, platform, validated, initial, into=platform.settings.cache_folder / "snapshots"
     )
@@ -82,6 +94,9 @@ def take_snapshot(
 
         require_same_training(job, job_of(platform.artifacts, spec.name, restored.training))
         job = dataclasses.replace(job, restored=restored)
+    if foreign is not None:
+        require_classes(foreign, fitted_of(snapshot).classes)
+        job = foreign_job(job, foreign.digest)
     window = TableReader(platform.lake, validated.commit).objects_digest(validated.table, validated.keys)
     branch = keep_branch(job.fingerprint, window)
     page = run_url(platform.settings.ui_url, run_id)
@@ -97,7 +112,7 @@ def take_snapshot(
         keys=validated.keys,
         run_id=run_id,
         settings=settings_digest(spec, job, choice),
-        seen=_seen(spec, snapshot, initial, chosen),
+        seen=_seen(spec, snapshot, initial, chosen) if foreign is None else foreign.trained_on.days,
         initial=None
         if initial is None
         else InitialVersion(

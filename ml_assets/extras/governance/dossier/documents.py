@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from ml_assets.model.release.bundle_store import TRAINED_ELSEWHERE
+
 BUNDLE, DOSSIER = "bundle", "dossier"
 """Folders of an exported dossier: files of the bundle, and the documents about it."""
 PROVENANCE = f"{DOSSIER}/provenance.intoto.json"
@@ -78,6 +80,10 @@ STATEMENT = "https://in-toto.io/Statement/v1"
 PREDICATE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:ml-assets:training:v1"
 """Kind of build: a training of this platform, evaluated and bundled."""
+SENT_DOCUMENT, SENT_GRAPH = "registered document", "registered ONNX file"
+"""Dependencies of a model that was trained elsewhere, in place of `code`."""
+FOREIGN_TYPE = "urn:ml-assets:trained-elsewhere:v1"
+"""Kind of build: a model that somebody else trained and sent as an ONNX file; evaluated and bundled here."""
 
 
 def provenance(facts: DossierFacts) -> dict[str, Any]:
@@ -85,6 +91,7 @@ def provenance(facts: DossierFacts) -> dict[str, Any]:
     lineage, evaluation = facts.lineage, facts.evaluation
     trained_on = evaluation["trained_on"]
     nothing: dict[str, Any] = {}
+    elsewhere = lineage["configuration"].get(TRAINED_ELSEWHERE, {})
     first, last = (facts.launches[at] if facts.launches else nothing for at in (0, -1))
     return {
         "_type": STATEMENT,
@@ -98,7 +105,7 @@ def provenance(facts: DossierFacts) -> dict[str, Any]:
         "predicateType": PREDICATE,
         "predicate": {
             "buildDefinition": {
-                "buildType": BUILD_TYPE,
+                "buildType": FOREIGN_TYPE if elsewhere else BUILD_TYPE,
                 "externalParameters": {
                     "model": facts.model,
                     "partition": facts.partition,
@@ -124,7 +131,7 @@ def provenance(facts: DossierFacts) -> dict[str, Any]:
                         }
                         for table in facts.tables
                     ),
-                    *_code(facts),
+                    *(_sent(facts, elsewhere) if elsewhere else _code(facts)),
                     *(
                         [
                             {
@@ -168,6 +175,25 @@ def provenance(facts: DossierFacts) -> dict[str, Any]:
 def listed(listing: str) -> dict[str, str]:
     """Return name → SHA-256 of the files in a listing of `sha256sum`."""
     return {line[66:]: line[:64] for line in listing.splitlines()}
+
+
+def _sent(facts: DossierFacts, elsewhere: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return document and ONNX file of a model that was trained elsewhere, with who sent them and what is declared.
+
+    No code: the platform does not know it.
+    """
+    sender = facts.evaluation["by"]
+    said = {
+        "trained": "elsewhere",
+        "origin": elsewhere["origin"],
+        "declared_days": dict(elsewhere["declared_days"]),
+        "sent_by": sender["name"],
+        "checked_by": sender["checked_by"],
+    }
+    return [
+        {"name": SENT_DOCUMENT, "digest": {"sha256": elsewhere["document"]}, "annotations": said},
+        {"name": SENT_GRAPH, "digest": {"sha256": elsewhere["onnx"]}},
+    ]
 
 
 def _code(facts: DossierFacts) -> list[dict[str, Any]]:

@@ -23,6 +23,8 @@ from ml_assets.extras.governance.dossier.documents import (
     LOCK,
     PREDICATE,
     PROVENANCE,
+    SENT_DOCUMENT,
+    SENT_GRAPH,
     STATEMENT,
     DossierFacts,
     bill_of_materials,
@@ -39,6 +41,7 @@ from ml_assets.extras.governance.dossier.signature import (
     require_signed,
     sign,
 )
+from ml_assets.model.release.bundle_store import TRAINED_ELSEWHERE
 from resources.ledger import Head, Ledger, row_digest
 from resources.secrets import holds_secret
 
@@ -129,7 +132,7 @@ def _consistent(folder: Path, key: PublicKey) -> Verified:
             "fingerprint": (built["internalParameters"]["fingerprint"], lineage["fingerprint"]),
             "snapshot": (dependencies["snapshot"]["digest"]["sha256"], lineage["snapshot_digest"]),
             "lake commit": (dependencies["lake"]["annotations"]["commit"], facts["trained_on"]["commit"]),
-            "code version": (dependencies["code"]["annotations"]["version"], lineage["code_version"]),
+            **_origin(dependencies, lineage),
             "weights": (made["weights"]["sha256"], lineage["weights_sha256"]),
             "evaluation": (made["evaluation"]["sha256"], evaluation["evaluation_digest"]),
             "lock": (dependencies.get("requirements.txt", {}).get("digest"), lock),
@@ -164,6 +167,20 @@ def _consistent(folder: Path, key: PublicKey) -> Verified:
         decisions=_json(folder, DECISIONS),
         files=sum(path.is_file() for path in folder.rglob("*")) - len([SIGNATURE]),
     )
+
+
+def _origin(dependencies: Mapping[str, Any], lineage: Mapping[str, Any]) -> dict[str, tuple[Any, Any]]:
+    """Return what provenance and bundle say about the origin of the weights: the code, or what was sent."""
+    elsewhere = lineage["configuration"].get(TRAINED_ELSEWHERE)
+    if elsewhere is None:
+        return {"code version": (dependencies["code"]["annotations"]["version"], lineage["code_version"])}
+    sent = dependencies[SENT_DOCUMENT]
+    return {
+        "code": (dependencies.get("code"), None),
+        "document": (sent["digest"]["sha256"], elsewhere["document"]),
+        "ONNX file": (dependencies[SENT_GRAPH]["digest"]["sha256"], elsewhere["onnx"]),
+        "days": (sent["annotations"]["declared_days"], elsewhere["declared_days"]),
+    }
 
 
 def _require_same(document: str, facts: Mapping[str, tuple[Any, Any]]) -> None:

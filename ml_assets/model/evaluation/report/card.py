@@ -240,6 +240,9 @@ def _named(part: Part) -> str:
 
 def _training(report: Report) -> Iterator[Block]:
     facts = report.model
+    if facts.elsewhere:
+        yield Paragraph(f"{facts.elsewhere}.")
+        return
     weights = f"the weights of {facts.begins_with}" if facts.begins_with else "random weights"
     yield Paragraph(f"{facts.made_by}, from {weights}, seed {facts.seed}.")
     chosen = f"chosen by the study {facts.study[:12]}" if facts.study else "declared"

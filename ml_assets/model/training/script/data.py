@@ -89,7 +89,8 @@ class Example:
 
     inputs: InputSpec
     objective: str
-    split: ReadableSplit
+    split: ReadableSplit | Literal["golden"]
+    """`golden`: rows that came with a model that was trained elsewhere."""
     numeric: NDArray[np.float32]
     """`[B, F]`, standardised, NaN where missing; F may be 0."""
     category: NDArray[np.int64]
