@@ -111,6 +111,8 @@ class Example:
     @property
     def matrix_words(self) -> str:
         """Words for the matrix in an error."""
+        if self.split == "golden":
+            return f"[rows, {self.width}] of its inputs: numbers, NaN where unknown, and texts, empty where unknown,"
         return (
             f"[rows, {self.width}] float32: {self.numeric.shape[1]} numbers, then {self.category.shape[1]} category "
             "ids, as Training.matrix gives it"
