@@ -18,6 +18,8 @@ Relevance is a number from 0: 0 is not relevant, and twice the number is worth t
 whole number from 1: the tokens of the row's text that are predicted."""
 LEAST_SPREAD, LARGEST_SPREAD = 1e-16, 1e16
 """Standard deviations of a label, a number, between which float32 holds the squared errors of a batch of rows."""
+LARGEST_LEVEL = 1e6
+"""Largest mean of a label, a number, in standard deviations: float32 has seven digits."""
 Link: TypeAlias = Literal["sigmoid", "identity", "exp", "softmax", "token log_softmax"]
 """Function from the raw output of a model to its prediction. `token log_softmax` takes the scores of all tokens to the
 figures of a text."""

@@ -435,6 +435,30 @@ def test_a_label_that_few_days_have_looks_back_at_those_days(tmp_path: Path) -> 
     assert table.recent == (8, 16, 24)
 
 
+def test_shops_look_back_at_days_on_which_they_have_labels(tmp_path: Path) -> None:
+    """Each day has a label of some shop, and each shop one in ten days."""
+    file = tmp_path / "table.csv"
+    lines = [f"{d},{shop},{n if n % 10 == shop else ''}" for n, d in enumerate(DAYS) for shop in range(10)]
+    file.write_text("\n".join(["day,shop,sold", *lines, ""]))
+    table = infer(read_rows(file), GivenOptions(entity=("shop",)))
+    assert (table.recent, table.season) == ((10, 20), ())
+
+
+def test_two_days_of_a_customer_make_no_change_of_the_past(
+    sandbox: DefsFolderSandbox, tmp_path: Path
+) -> None:
+    """The column `paid_change` had no value, so the snapshot refused it."""
+    file = tmp_path / "table.csv"
+    file.write_text("\n".join(["day,who,paid", *(f"{d},{n // 2},{n % 7}" for n, d in enumerate(DAYS)), ""]))
+    folder = sandbox.scaffold_component(
+        TrainingPipeline, "shop", scaffold_params={"from": str(file), "entity": "who"}
+    )
+    _is_in_house_style(folder, "check", "format")
+    assert "paid_last" in (folder / "defs.yaml").read_text()
+    assert "paid_change" not in (folder / "defs.yaml").read_text()
+    assert "_change(" not in (folder / "features.py").read_text()
+
+
 def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
     draw, names = Random(1), [f"sensor_{n}" for n in range(40)]
     lines, strength = [], [0.0] * 40
@@ -477,6 +501,8 @@ SOLD = "\n".join(f"{day},{day.day},{day.day % 9}" for day in DAYS[:30])
 RARE = "\n".join(f"{day},{int(n == 3)}" for n, day in enumerate(DAYS))
 LATE = "\n".join(f"{day},{max(n, 75)}" for n, day in enumerate(DAYS))
 HUGE = "\n".join(f"{day},{n + 1}e26" for n, day in enumerate(DAYS))
+DIGITS = "\n".join(f"{day},{10**12 + n}" for n, day in enumerate(DAYS))
+APART = "\n".join(f"{day},{n % 30},{n}.5" for n, day in enumerate(DAYS))
 NAMES = "\n".join(f"{day},name {n},{day.day}" for n, day in enumerate(DAYS))
 MONTHS_AS_DAYS = "\n".join(f"0{n % 9 + 1}/01/{2000 + n // 9},{n}" for n in range(60))
 TWICE = "\n".join(f"{day},{shop},{n}.5" for day in DAYS for n, shop in enumerate((1, 2, 2)))
@@ -786,6 +812,25 @@ MISTAKES = [
     ),
     ("infinite", f"day,a,sold\n{SOLD}\n2024-04-09,inf,3", {}, "'a' is infinite"),
     ("infinite_label", f"day,sold\n{LATE}\n2024-03-31,-inf", {}, "'sold' is infinite"),
+    ("label_of_more_digits", f"day,sold\n{DIGITS}", {}, "which has seven digits: subtract a constant"),
+    (
+        "labels_of_an_entity_too_far_apart",
+        f"day,shop,sold\n{APART}",
+        {"entity": "shop"},
+        "of one shop are more than 28 days apart in the rows of the training, so no earlier value can be",
+    ),
+    (
+        "known_later_only",
+        "day,price,sold\n" + "\n".join(f"{d},{n if n > 80 else ''},{n}" for n, d in enumerate(DAYS)),
+        {"known": "price"},
+        "'price' is empty in the rows of the training: leave it out of --known",
+    ),
+    (
+        "known_beyond_float32",
+        "day,price,sold\n" + "\n".join(f"{d},{n}e200,{n}" for n, d in enumerate(DAYS)),
+        {"known": "price"},
+        "'price' holds numbers beyond float32",
+    ),
     ("huge_label", f"day,sold\n{HUGE}", {}, "numbers up to 9e+27 that differ by about"),
     ("label_beyond_float32", f"day,sold\n{HUGE}\n2024-03-31,1e300", {}, "in another unit"),
     ("tiny_label", f"day,sold\n{HUGE.replace('e26', 'e-26')}", {}, "write the column in another unit"),

@@ -45,3 +45,12 @@ def test_a_label_whose_squared_errors_float32_cannot_hold_is_refused(tmp_path: P
     with pytest.raises(BadConfiguration, match="the label in another unit"):
         build_model(job, inputs)
     build_model(job, dataclasses.replace(inputs, spread=1e12))
+
+
+def test_a_label_of_more_digits_than_float32_has_is_refused(tmp_path: Path) -> None:
+    """Float32 holds 1,000,000,000 and each 64th number after it."""
+    snapshot = small_snapshot(tmp_path)
+    job = small_job(snapshot, objective="quantile 0.9")
+    with pytest.raises(BadConfiguration, match="seven digits: let the feature function subtract"):
+        build_model(job, dataclasses.replace(snapshot.inputs, level=-1e9, spread=100.0))
+    build_model(job, dataclasses.replace(snapshot.inputs, level=-1e9, spread=1e4))

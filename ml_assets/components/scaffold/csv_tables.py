@@ -15,6 +15,7 @@ from typing import NamedTuple
 from zoneinfo import ZoneInfo
 
 import polars as pl
+import polars.selectors as cs
 from pydantic import TypeAdapter, ValidationError
 
 from ml_assets.components.scaffold.column_values import Values, of_own_type, plain_columns, typed_columns
@@ -27,6 +28,7 @@ from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID, is_unique, naming_a_series, primary_key, series_of
 from ml_assets.components.scaffold.rows_of_file import FileForm, FileRows
 from ml_assets.components.scaffold.units import UNITS, PartitionUnit
+from ml_assets.data.features.encoding import LARGEST_FLOAT32
 from ml_assets.data.features.holiday_calendar import HOLIDAY_COLUMNS, CalendarUnknown, holidays_of
 from ml_assets.data.features.telling import Telling, telling_columns
 from ml_assets.data.sources.s3_object import S3Object
@@ -264,8 +266,20 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     )
     # The label of rows to come is empty, which says nothing about those of days that are over.
     seen = frame.filter(starts <= present_days[-1])
-    labelled = starts.filter(frame[label.name].is_not_null()).unique()
-    labelled = [day for day in present_days if day in {*labelled}]
+    labelled = frame.select(
+        *series, *([hours] if by_hour and hours is not None else []), starts.alias(_START)
+    )
+    labelled = labelled.filter(frame[label.name].is_not_null() & (starts <= present_days[-1])).unique()
+    trained = labelled.filter(pl.col(_START) < validation)
+    recent = _recent(unit, labelled, trained)
+    if not recent:
+        of_entity = f" of one {' and '.join(series)}" if series else ""
+        raise CsvRefused(
+            f"{rows.path}: values of '{titles[label.name]}'{of_entity} are more than {unit.recent[1]} {unit.word}s "
+            "apart in the rows of the training, so no earlier value can be a feature: "
+            f"{'leave --entity out, or ' if entity else ''}choose a longer --cadence"
+        )
+    _require_known(rows, frame.filter(starts < validation), in_advance, titles)
     table = CsvTable(
         path=rows.path,
         form=rows.form,
@@ -291,8 +305,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         by_minute=by_minute,
         past=past,
         holidays=asked.holidays,
-        recent=_recent(cadence, labelled),
-        season=_season(cadence, labelled),
+        recent=recent,
+        season=_season(unit, labelled, trained),
     )
     words = [name for name in candidates if frame[name].dtype == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
@@ -677,25 +691,50 @@ def _unevenness(starts: pl.Series, *, by_weekday: bool) -> float:
     return float(counted.select((pl.col("count") / usual - 1).abs().max()).item() or 0)
 
 
-def _recent(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
-    """Return the smallest distances at which a fifth of the partitions have earlier rows; 1, 2, … if there are none."""
-    number, largest = UNITS[cadence.kind].recent
-    found = [lag for lag in range(1, largest + 1) if 5 * _with_earlier(cadence, days, lag) >= len(days)]
-    return tuple(found[:number] or range(1, number + 1))
+_START = "__start"
+"""Column of the partition of a row."""
 
 
-def _season(cadence: Cadence, days: Sequence[date]) -> tuple[int, ...]:
-    """Return distances of the same season at which half of the partitions have earlier rows."""
+def _recent(unit: PartitionUnit, labelled: pl.DataFrame, trained: pl.DataFrame) -> tuple[int, ...]:
+    """Return the smallest distances at which a fifth of `labelled` have earlier values; without any, at which some do.
+
+    `labelled` has a row for each partition of a series with a label, `trained` those of the training. Only distances at
+    which a training row has an earlier value count: a column without values cannot be learned from.
+    """
+    number, largest = unit.recent
+    some = [lag for lag in range(1, largest + 1) if _with_earlier(unit, trained, lag)]
+    found = [lag for lag in some if 5 * _with_earlier(unit, labelled, lag) >= len(labelled)]
+    return tuple((found or some)[:number])
+
+
+def _season(unit: PartitionUnit, labelled: pl.DataFrame, trained: pl.DataFrame) -> tuple[int, ...]:
+    """Return distances of the same season at which half of `labelled` have earlier values, and a row of `trained`."""
     return tuple(
-        lag for lag in UNITS[cadence.kind].seasons if 2 * _with_earlier(cadence, days, lag) >= len(days)
+        lag
+        for lag in unit.seasons
+        if 2 * _with_earlier(unit, labelled, lag) >= len(labelled) and _with_earlier(unit, trained, lag)
     )
 
 
-def _with_earlier(cadence: Cadence, days: Sequence[date], lag: int) -> int:
-    """Return the number of partitions among `days` that have rows `lag` partitions before."""
-    known = {day.isoformat() for day in days}
-    keys = cadence.keys(days[0], days[-1])
-    return sum(key in known and earlier in known for earlier, key in zip(keys, keys[lag:], strict=False))
+def _with_earlier(unit: PartitionUnit, labelled: pl.DataFrame, lag: int) -> int:
+    """Return the number of rows whose series has a row `lag` partitions before, too."""
+    later = labelled.with_columns(pl.col(_START).dt.offset_by(f"{lag}{unit.suffix}"))
+    return labelled.join(later, on=labelled.columns, how="semi").height
+
+
+def _require_known(
+    rows: FileRows, trained: pl.DataFrame, in_advance: Sequence[str], titles: Mapping[str, str]
+) -> None:
+    """Raise `CsvRefused` for a number known in advance that no training row has, or that float32 does not hold."""
+    for column in trained.select(cs.by_name(*in_advance) & cs.numeric()):
+        named = f"{rows.path}: '{titles[column.name]}'"
+        if column.null_count() == len(column):
+            raise CsvRefused(f"{named} is empty in the rows of the training: leave it out of --known")
+        if float(column.abs().max() or 0.0) > LARGEST_FLOAT32:  # pyright: ignore[reportArgumentType]
+            raise CsvRefused(
+                f"{named} holds numbers beyond float32, in which a network computes: write it in another unit, or "
+                "leave it out of --known"
+            )
 
 
 def _refuse_infinite(rows: FileRows, frame: pl.DataFrame, titles: Mapping[str, str]) -> None:

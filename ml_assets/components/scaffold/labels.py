@@ -11,7 +11,14 @@ import polars as pl
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.row_keys import ID
 from ml_assets.components.scaffold.rows_of_file import FileRows
-from ml_assets.foundation.objective_facts import LARGEST_SPREAD, LEAST_SPREAD, ObjectiveName, facts_of
+from ml_assets.data.features.encoding import LARGEST_FLOAT32
+from ml_assets.foundation.objective_facts import (
+    LARGEST_LEVEL,
+    LARGEST_SPREAD,
+    LEAST_SPREAD,
+    ObjectiveName,
+    facts_of,
+)
 from resources.words import name_some
 
 LABEL = re.compile(
@@ -131,8 +138,6 @@ def _guessed(
 
 
 _EQUAL_SHOWN = 4
-_LARGEST = 3e38
-"""Largest number of float32."""
 
 
 def typed_as(name: str) -> str:
@@ -165,11 +170,18 @@ def _label(
         values = known.cast(pl.Float64)
         objective = "binary" if set(values.unique().to_list()) <= {0.0, 1.0} else "regression"
         most = float(values.abs().max() or 0.0)  # pyright: ignore[reportArgumentType]
-        spread = most * float((values / most).std() or 0.0)  # pyright: ignore[reportArgumentType]
-        if most > _LARGEST or not LEAST_SPREAD <= spread <= LARGEST_SPREAD:
+        shares = values / most
+        spread = most * float(shares.std() or 0.0)  # pyright: ignore[reportArgumentType]
+        if most > LARGEST_FLOAT32 or not LEAST_SPREAD <= spread <= LARGEST_SPREAD:
             raise CsvRefused(
                 f"{place} holds numbers up to {most:.0e} that differ by about {spread:.0e}, and a network computes in "
                 "float32, which does not hold the squares of such errors: write the column in another unit"
+            )
+        level = most * abs(float(shares.mean() or 0.0))  # pyright: ignore[reportArgumentType]
+        if level > LARGEST_LEVEL * spread:
+            raise CsvRefused(
+                f"{place} holds numbers around {level:.3g} that differ by about {spread:.0e}, and a network computes "
+                "in float32, which has seven digits: subtract a constant from the column"
             )
         return Label(name, objective)
     if column.dtype != pl.String:

@@ -346,7 +346,9 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     season_means = (
         [f"{name}_season" for name in (label.shares or (label.name,))] if len(table.season) > 1 else []
     )
-    earlier = [f"{name}_{what}" for name in past for what in ("last", "change", "mean")] + lags + season_means
+    # A change takes two values of the recent past.
+    whats = ("last", "change", "mean") if len(table.recent) > 1 else ("last", "mean")
+    earlier = [f"{name}_{what}" for name in past for what in whats] + lags + season_means
     # What a number is predicted from: its earlier values, of which the nearest season counts beside the mean of all.
     earlier_labels = [f"{label.name}_last", f"{label.name}_mean", *lags[:1], *season_means]
     label_past = earlier_labels if _is_number(label.objective) else []
@@ -402,7 +404,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "naive_by": (*table.series, *(["hour"] if table.by_hour else [])),
         "recent": table.recent,
         "same_season": table.season,
-        "lookback": max(*table.recent, *table.season),
+        "lookback": max((*table.recent, *table.season)),
         "past_list": _listed(past),
         "label_past": label_past,
         "shares": label.shares,

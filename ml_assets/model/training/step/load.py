@@ -26,7 +26,7 @@ from torch import nn
 from torch.nn.parameter import is_lazy
 
 from ml_assets.data.snapshots.split_reader import InputSpec, Rows
-from ml_assets.foundation.objective_facts import LARGEST_SPREAD, LEAST_SPREAD, facts_of
+from ml_assets.foundation.objective_facts import LARGEST_LEVEL, LARGEST_SPREAD, LEAST_SPREAD, facts_of
 from ml_assets.model.training.attempt.exit_code import TRANSIENT
 from ml_assets.model.training.data.batches import Batch, function_named
 from ml_assets.model.training.data.preprocess import UNKNOWN, FullModel
@@ -137,12 +137,17 @@ def _refuse_lazy(job: TrainingJob, core: nn.Module) -> None:
 
 
 def _refuse_unit_of_label(job: TrainingJob, inputs: InputSpec) -> None:
-    """Raise `BadConfiguration` if squared errors in the unit of the label are 0 or infinite in float32."""
+    """Raise `BadConfiguration` if float32 does not hold squared errors in the unit of the label, or their digits."""
     is_number = facts_of(job.objective).labels == "numbers"
     if is_number and not LEAST_SPREAD <= inputs.spread <= LARGEST_SPREAD:
         raise BadConfiguration(
             f"labels of the training rows differ by about {inputs.spread:.0e}, and float32 does not hold the squares "
             "of such errors: let the feature function return the label in another unit"
+        )
+    if is_number and abs(inputs.level) > LARGEST_LEVEL * inputs.spread:
+        raise BadConfiguration(
+            f"labels of the training rows differ by about {inputs.spread:.0e} around {inputs.level:.3g}, and float32 "
+            "has seven digits: let the feature function subtract a constant"
         )
 
 
