@@ -18,7 +18,7 @@ SECONDS_TO_SAVE = float(inspect.signature(PContext.close).parameters["timeout"].
 
 
 class Watcher:
-    """Callbacks of a launcher. Keeps events and log lines, and may react to events."""
+    """Callbacks of a launcher. Keeps events and log lines, and may react to events of the workers."""
 
     def __init__(self, react: Callable[["Watcher", TrainingEvent], None] | None = None) -> None:
         self.events: list[TrainingEvent] = []
@@ -30,7 +30,7 @@ class Watcher:
         self.events.append(event)
         if event.kind == "started":
             self.pids += event.values["pids"]
-        if self._react is not None:
+        if self._react is not None and event.kind != RESERVED:
             self._react(self, event)
 
     def kinds(self) -> list[str]:

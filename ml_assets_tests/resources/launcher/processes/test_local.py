@@ -159,8 +159,9 @@ def test_an_error_of_a_callback_ends_the_worker_politely(tmp_path: Path) -> None
     pids: list[int] = []
 
     def cancel(event: TrainingEvent) -> None:
-        pids.extend(event.values["pids"])
-        raise InterruptedError("cancelled")
+        if event.kind == "started":
+            pids.extend(event.values["pids"])
+            raise InterruptedError("cancelled")
 
     with pytest.raises(InterruptedError, match="cancelled"):
         LocalLauncher(command=COMMAND).run(job_of("wait", "done"), tmp_path, cancel, lambda _: None)
