@@ -14,6 +14,7 @@ CHOSEN_BY_THE_CHART = {
     "ML_ASSETS_LAUNCHER",
     "ML_ASSETS_KUBERNETES",
     "ML_ASSETS_KUBERNETES_BACKEND",
+    "ML_ASSETS_KUBERNETES_ISOLATED",
     "ML_ASSETS_KUBERNETES_NAMESPACE",
     "ML_ASSETS_KUBERNETES_IMAGE",
     "ML_ASSETS_KUBERNETES_S3_SECRET",
@@ -36,6 +37,7 @@ NAME: Schema = {"type": "string", "pattern": "^[a-z0-9]([a-z0-9.-]*[a-z0-9])?$"}
 OPTIONAL_NAME: Schema = {"type": "string", "pattern": "^([a-z0-9]([a-z0-9.-]*[a-z0-9])?)?$"}
 IMAGE: Schema = {"type": "string", "pattern": r"^[^\s@]+(@sha256:[0-9a-f]{64}|:[\w][\w.-]*)$"}
 OPTIONAL_IMAGE: Schema = {"type": "string", "pattern": rf"^$|{IMAGE['pattern']}"}
+MODEL: Schema = {"type": "string", "pattern": "^[a-z][a-z0-9_]{0,53}$"}
 QUANTITY: Schema = {"type": ["string", "number"], "pattern": "^[0-9.]+(m|[kMGTP]|[KMGTP]i)?$"}
 COUNT: Schema = {"type": "integer", "minimum": 0}
 PORT: Schema = {"type": "integer", "minimum": 1, "maximum": 65535}
@@ -73,7 +75,8 @@ def values_schema() -> Schema:
             images=_keys(["platform", "trainer"], platform=IMAGE, trainer=IMAGE, pullSecrets=_list(NAME)),
             settings=_settings(),
             secrets=_keys(platform=NAME, trainers=NAME),
-            accounts=_keys(dagster=account, run=account, pruner=account, trainer=account, api=account),
+            accounts=_keys(dagster=account, run=account, pruner=account, trainer=account, api=account,
+                           serving=account),
             platform=_keys(**where),
             webserver=sized,
             daemon=sized,
@@ -103,6 +106,13 @@ def values_schema() -> Schema:
                 enabled=FLAG, image=OPTIONAL_IMAGE, issuer={"type": "string"}, secret=NAME, **sized["properties"]
             ),
             api=_keys(enabled=FLAG, **sized["properties"]),
+            serving=_keys(
+                enabled=FLAG,
+                models=_list(MODEL),
+                replicas={**COUNT, "minimum": 1},
+                options=_list(TEXT),
+                **sized["properties"],
+            ),
             ray=_keys(enabled=FLAG, head=sized, workers=COUNT, tasks=COUNT, worker=sized),
             prepare=FLAG,
             # Helm's own, for a chart that has this one as a part.

@@ -27,7 +27,7 @@ CHART = HELM / "ml-assets"
 EXAMPLE = HELM / "team-example.yaml"
 EVERYTHING = HELM / "everything.yaml"
 TEAM = "team-example"
-OPTIONS = ("queue", "jobset", "metrics", "ray", "proxy", "oauth2Proxy", "api")
+OPTIONS = ("queue", "jobset", "metrics", "ray", "proxy", "oauth2Proxy", "api", "serving")
 
 
 def rendered() -> dict[Path, str]:

@@ -102,7 +102,7 @@ def test_options_are_off_until_a_team_asks_for_them(helm: Path) -> None:
     assert plain < every
     assert {kind for kind, _ in every - plain} == {
         "ClusterQueue", "LocalQueue", "ValidatingAdmissionPolicy", "ValidatingAdmissionPolicyBinding", "PodMonitor",
-        "Deployment", "Service", "NetworkPolicy", "PrometheusRule", "ConfigMap",
+        "Deployment", "Service", "NetworkPolicy", "PrometheusRule", "ConfigMap", "PodDisruptionBudget",
     }  # fmt: skip
 
 
@@ -210,6 +210,9 @@ def test_a_misspelt_key_is_refused_by_its_name(helm: Path, path: str, section: V
         ({"webserver": {"resources": {"limits": {"memory": "1 GB"}}}}, "memory"),
         ({"network": {"servers": {"ports": []}}}, "ports"),
         ({"metrics": {"readers": [{}]}}, "readers"),
+        ({"serving": {"models": ["Flight Delay"]}}, "models"),
+        ({"settings": {"ML_ASSETS_KUBERNETES_ISOLATED": "false"}}, "ML_ASSETS_KUBERNETES_ISOLATED"),
+        ({"serving": {"enabled": True, "models": []}}, "serving.models"),
     ],
 )  # fmt: skip
 def test_an_impossible_value_is_refused_by_its_key(helm: Path, values: Values, named: str) -> None:
@@ -298,6 +301,26 @@ def test_the_api_has_an_account_without_rights_and_without_a_token(helm: Path) -
     (container,) = pod["containers"]
     probes = [container[f"{name}Probe"]["httpGet"] for name in ("readiness", "startup", "liveness")]
     assert probes == [{"path": "/health", "port": 3002}] * 3
+
+
+def test_each_served_model_has_pods_of_its_own_that_wait_to_be_ready(helm: Path) -> None:
+    serving = {"enabled": True, "models": ["flight_delay", "churn"], "options": ["--online"]}
+    found = objects(helm, {"serving": serving})
+    for model, name in (("flight_delay", "serving-flight-delay"), ("churn", "serving-churn")):
+        deployment = one_of(found, "Deployment", name)["spec"]
+        pod = deployment["template"]["spec"]
+        (container,) = pod["containers"]
+        command = ["ml-assets", "serve", model, "--host", "0.0.0.0", "--port", "8080", "--online"]
+        assert container["command"] == command
+        assert (pod["serviceAccountName"], pod["automountServiceAccountToken"]) == ("serving", False)
+        paths = {probe: container[f"{probe}Probe"]["httpGet"]["path"] for probe in ("readiness", "liveness")}
+        assert paths == {"readiness": "/ready", "liveness": "/health"}
+        labels = deployment["template"]["metadata"]["labels"]
+        of_service = one_of(found, "Service", name)["spec"]["selector"]
+        of_budget = one_of(found, "PodDisruptionBudget", name)["spec"]["selector"]["matchLabels"]
+        assert of_service == of_budget == deployment["selector"]["matchLabels"]
+        assert of_service.items() <= labels.items()
+        assert of_service["ml-assets/serves"] == model
 
 
 def test_secrets_of_the_oidc_client_are_only_references(helm: Path) -> None:

@@ -23,10 +23,12 @@ def chart_object(kind: str, name: str) -> Document:
 
 
 def pods_of_dagster() -> dict[str, Document]:
-    """Return the pods of webserver, daemon and code location, by name. Ray, the proxy and the API are options."""
+    """Return the pods of webserver, daemon and code location, by name. Ray, proxy, API and serving are options."""
     deployments = chart_objects("Deployment")
     pods = {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in deployments}
-    return {name: pod for name, pod in pods.items() if not name.startswith(("ray-", "proxy", "api"))}
+    return {
+        name: pod for name, pod in pods.items() if not name.startswith(("ray-", "proxy", "api", "serving-"))
+    }
 
 
 def settings_of_dagster() -> Document:

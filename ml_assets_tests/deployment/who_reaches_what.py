@@ -26,6 +26,7 @@ KINDS = {
     "webserver": ({"app": "webserver"}, TEAM),
     "proxy": ({"app": "proxy"}, TEAM),
     "API": ({"app": "api"}, TEAM),
+    "serving": ({"app": "serving"}, TEAM),
     "daemon": ({"app": "daemon"}, TEAM),
     "code location": ({"app": "code-location"}, TEAM),
     "a run": ({"dagster/run-id": "1"}, TEAM),
