@@ -28,6 +28,18 @@ _SHOWN_ID = 12
 """Characters of the id of a commit."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class CommitContent:
+    """Partitions that a commit wrote into one table."""
+
+    rows: int | None
+    """None, as is the next, for a commit that names no partitions, such as the merge of an environment."""
+    bytes: int | None
+    """Bytes of their data files."""
+    schema_hash: str
+    """SHA-256 of names and types of the columns of the newest one; empty if the commit wrote or names none."""
+
+
 @dataclass(frozen=True)
 class Data:
     """Tables of the lake through time."""
@@ -44,6 +56,19 @@ class Data:
         if table and not found:
             self._require_tables([table], commit)
         return found
+
+    def content(self, commit: TableCommit) -> "CommitContent":
+        """Return rows, bytes and columns of the partitions that a commit wrote, from their manifests alone."""
+        if not commit.table:
+            return CommitContent(rows=None, bytes=None, schema_hash="")
+        reader = self.project.reader(commit.commit)
+        there = reader.digests(commit.table)
+        written = [*reader.manifests(commit.table, [key for key in commit.keys if key in there]).values()]
+        return CommitContent(
+            rows=sum(one.rows for one in written),
+            bytes=sum(one.size for one in written),
+            schema_hash=written[-1].schema_hash if written else "",
+        )
 
     def diff(
         self, before: str, after: str, *, tables: Sequence[str] = (), read_rows: bool = True

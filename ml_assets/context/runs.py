@@ -173,6 +173,19 @@ class Runs:
                 return {name: value.value for name, value in one.asset_materialization.metadata.items()}
         return {}
 
+    def frozen_by(self, run_id: str, model: str, partition: str) -> Mapping[str, Any]:
+        """Return the metadata of the training set that a run froze, as plain values; empty if Dagster lost the run."""
+        found = self.project.instance.fetch_materializations(
+            dg.AssetRecordsFilter(
+                dg.AssetKey([model, TRAINING_SET]), asset_partitions=[partition] if partition else None
+            ),
+            limit=MOST_POINTS,
+        ).records
+        for one in found:
+            if one.event_log_entry.run_id == run_id and one.asset_materialization is not None:
+                return {name: value.value for name, value in one.asset_materialization.metadata.items()}
+        return {}
+
     def tagged(self, tag: str, value: str) -> dg.DagsterRun | None:
         """Return the newest run with a tag; None if there is none."""
         found = self.project.instance.get_runs(dg.RunsFilter(tags={tag: value}), limit=1)

@@ -4,8 +4,12 @@ from dataclasses import asdict
 from datetime import date
 from typing import Any
 
+import dagster as dg
+from dagster._core.events import DagsterEvent, StepMaterializationData
+
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
+from ml_assets.data.tables.reader import TableReader
 from ml_assets.data.tables.spec import Incoming, PublishingRun
 from ml_assets.model.steps.goodput import Goodput
 from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch, usage_file
@@ -17,6 +21,8 @@ from ml_assets_tests.tables import orders_table
 from resources.job.reserved import Reserved
 from resources.tracking.mlflow_client import open_client
 from resources.tracking.tracker import RunFacts
+
+TRAINING_SET = ("snapshot_digest", "schema_hash", "split_config_hash")
 
 
 def every(api: ServedApi, path: str, limit: int = 1) -> list[dict[str, Any]]:
@@ -68,10 +74,33 @@ def test_versions_have_stage_and_evaluation(api: ServedApi) -> None:
     assert (told["stage"], told["status"]) == ("staging", "blessed")
     assert told["evaluation"] == shown.evaluation.evaluation_digest
     assert told["lake_commit"] == shown.evaluation.trained_on.commit
+    assert {told[name] for name in TRAINING_SET} == {""}  # no run of Dagster made this version
     missing = api.ask("viewer", "GET", "/models/store_demand/versions/999")
     assert problem(missing) == (404, "version_missing")
     assert problem(api.ask("viewer", "GET", "/models/tiny_text/versions/1")) == (404, "not_found")
     assert api.ask("viewer", "GET", "/models/tiny_text/versions").json() == {"items": [], "next": None}
+
+
+def test_a_version_names_the_training_set_that_its_run_froze(api: ServedApi) -> None:
+    row = api.context.show("store_demand", 1).evaluation
+    instance = api.context.project.instance
+    event = DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_MATERIALIZATION.value,
+        job_name="train_store_demand",
+        event_specific_data=StepMaterializationData(
+            dg.AssetMaterialization(
+                dg.AssetKey(["store_demand", "training_set"]),
+                partition=row.partition,
+                metadata={"snapshot": "5" * 64, "schema_hash": "6" * 64, "split_config_hash": "7" * 64},
+            )
+        ),
+    )
+    instance.report_dagster_event(event, row.run_id)
+    try:
+        told = api.ask("viewer", "GET", "/models/store_demand/versions/1").json()
+    finally:
+        instance.event_log_storage.delete_events(row.run_id)
+    assert [told[name] for name in TRAINING_SET] == ["5" * 64, "6" * 64, "7" * 64]
 
 
 def test_commits_of_a_table_come_page_by_page(api: ServedApi) -> None:
@@ -85,6 +114,12 @@ def test_commits_of_a_table_come_page_by_page(api: ServedApi) -> None:
         one.commit for one in api.context.data.log(table="datasets/orders")
     ]
     assert [one["run_id"] for one in commits[:3]] == ["again2", "again1", "again0"]
+    for one in commits[:3]:
+        reader = TableReader(platform.lake, one["commit"])
+        (manifest,) = reader.manifests("datasets/orders", one["partitions"]).values()
+        told = one["rows"], one["bytes"], one["schema_hash"]
+        assert told == (manifest.rows, manifest.size, manifest.schema_hash)
+    assert commits[0]["rows"] > 0
     assert problem(api.ask("viewer", "GET", "/datasets/order/versions")) == (404, "not_found")
 
 

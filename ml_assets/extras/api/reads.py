@@ -124,6 +124,7 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
         with parts.declared:
             found = parts.context.show(name, v)
         row = found.evaluation
+        frozen = parts.context.runs.frozen_by(row.run_id, name, row.partition)
         return VersionDetails(
             **_version(found.registered, found.stage),
             evaluation=row.evaluation_digest,
@@ -135,6 +136,9 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
             first=row.trained_on.first,
             last=row.trained_on.last,
             lake_commit=row.trained_on.commit,
+            snapshot_digest=str(frozen.get("snapshot", "")),
+            schema_hash=str(frozen.get("schema_hash", "")),
+            split_config_hash=str(frozen.get("split_config_hash", "")),
             dagster_run=row.run_id,
             author=row.by.in_words,
             at=row.at,
@@ -174,6 +178,7 @@ def _add_tables(routes: Routes, parts: ApiParts, kind: str) -> None:
                 author=one.author,
                 reason=one.reason,
                 code_version=one.code_version,
+                **vars(parts.context.data.content(one)),
             )
             for one in some[:limit]
         ]

@@ -168,6 +168,11 @@ class VersionDetails(VersionDocument):
     first: str
     last: str
     lake_commit: str
+    snapshot_digest: str = Field(
+        description="Digest of its training set. Empty, as are the next two, if Dagster lost its run."
+    )
+    schema_hash: str = Field(description="Digest of names and types of the columns of the training set.")
+    split_config_hash: str = Field(description="Digest of the rules by which its rows were split.")
     dagster_run: str
     author: str
     at: datetime
@@ -180,6 +185,11 @@ class CommitDocument(Shape):
     at: datetime
     message: str
     partitions: list[str]
+    rows: int | None = Field(
+        description="Rows of the partitions that it wrote; null if it names none, such as a merge."
+    )
+    bytes: int | None = Field(description="Bytes of their files.")
+    schema_hash: str = Field(description="Digest of names and types of their columns; empty without any.")
     run_id: str
     author: str
     reason: str
