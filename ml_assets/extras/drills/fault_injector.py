@@ -15,6 +15,7 @@ from typing import Self
 
 from resources.job.events import Recovery, TrainingEvent, read_events, recoveries_of
 from resources.job.job import TrainingJob, TrainingResult
+from resources.job.reserved import RESERVED
 from resources.launcher.local import LocalLauncher
 
 
@@ -137,6 +138,8 @@ class FaultInjector:
             time.sleep(0.05)
 
     def _on_event(self, event: TrainingEvent) -> None:
+        if event.kind == RESERVED:  # of the launcher
+            return
         self.timeline.events.append(event)
         self._tell(f"{event.kind} at step {event.step}")
         if event.kind == "metrics" and event.step >= self._at_step and self.damaged_at is None:
