@@ -298,6 +298,7 @@ _NEEDS_A_HOME = {
     'model = mlflow.pyfunc.load_model("models:/parcels': "layouts/picture_pipeline.py",
     'model = mlflow.pyfunc.load_model("models:/tiny_text': "layouts/test_tiny_text.py",
     "import mlflow\nimport pandas": "tour/test_tour.py",
+    "import os\n\nfrom ml_assets_client": "api/test_client.py",
 }
 """Begin of a Python block → where its calls run, on a home with models. Its names are checked here."""
 _SCAFFOLDED = ("ml_assets.defs.visitors",)
@@ -312,6 +313,7 @@ def test_python_blocks_run_and_their_names_exist(
 ) -> None:
     """A recipe called a function of torch that does not exist."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(ROOT / "clients" / "python"))
     for block in _blocks(ROOT / page, "python"):
         for name in _dotted_names(block):
             parts = name.split(".")

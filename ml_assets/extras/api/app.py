@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 
 from ml_assets.context import Context
 from ml_assets.extras.api.callers import Callers
@@ -52,6 +53,7 @@ def api_app(context: Context, webserver: str) -> FastAPI:
         docs_url=None,
         redoc_url=None,
         redirect_slashes=False,
+        generate_unique_id_function=_operation,
         lifespan=lifespan,
     )
     answer_with_problems(app)
@@ -71,6 +73,15 @@ def api_app(context: Context, webserver: str) -> FastAPI:
     described = app.openapi
     app.openapi = lambda: _with_security(described())
     return app
+
+
+def _operation(route: APIRoute) -> str:
+    """Return the name of an operation, by which generated clients call it, such as `get_models_versions_by_v`."""
+    *parts, last = route.path.removeprefix("/api/v1").strip("/").split("/")
+    words = [one for one in parts if not one.startswith("{")]
+    words += ["by", last.strip("{}")] if last.startswith("{") else [last]
+    (method,) = route.methods or {"GET"}
+    return "_".join([method, *words]).lower().replace("-", "_")
 
 
 def _with_security(document: dict[str, Any]) -> dict[str, Any]:

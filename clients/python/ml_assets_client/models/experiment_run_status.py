@@ -1,0 +1,12 @@
+from enum import StrEnum
+
+
+class ExperimentRunStatus(StrEnum):
+    FAILED = "FAILED"
+    FINISHED = "FINISHED"
+    KILLED = "KILLED"
+    RUNNING = "RUNNING"
+    SCHEDULED = "SCHEDULED"
+
+    def __str__(self) -> str:
+        return str(self.value)
