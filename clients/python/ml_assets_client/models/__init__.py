@@ -2,6 +2,9 @@
 
 from .checkpoint_document import CheckpointDocument
 from .commit_document import CommitDocument
+from .cost_row_document import CostRowDocument
+from .costs_document import CostsDocument
+from .costs_document_by import CostsDocumentBy
 from .experiment_run import ExperimentRun
 from .experiment_run_details import ExperimentRunDetails
 from .experiment_run_details_artifacts import ExperimentRunDetailsArtifacts
@@ -15,7 +18,9 @@ from .foreign_input import ForeignInput
 from .foreign_model import ForeignModel
 from .foreign_row import ForeignRow
 from .foreign_row_inputs import ForeignRowInputs
+from .get_costs_by import GetCostsBy
 from .get_health_response_get_health import GetHealthResponseGetHealth
+from .goodput_document import GoodputDocument
 from .launch_request import LaunchRequest
 from .launch_request_config import LaunchRequestConfig
 from .list_page_commit_document import ListPageCommitDocument
@@ -32,12 +37,14 @@ from .rule_document import RuleDocument
 from .run_document import RunDocument
 from .run_document_state import RunDocumentState
 from .seen_days import SeenDays
+from .spending_document import SpendingDocument
 from .stage_document import StageDocument
 from .stage_request import StageRequest
 from .stage_request_stage import StageRequestStage
 from .study_document import StudyDocument
 from .study_request import StudyRequest
 from .study_request_config import StudyRequestConfig
+from .training_cost_document import TrainingCostDocument
 from .training_request import TrainingRequest
 from .training_request_config import TrainingRequestConfig
 from .trial_document import TrialDocument
@@ -51,6 +58,9 @@ from .version_document import VersionDocument
 __all__ = (
     "CheckpointDocument",
     "CommitDocument",
+    "CostRowDocument",
+    "CostsDocument",
+    "CostsDocumentBy",
     "ExperimentRun",
     "ExperimentRunDetails",
     "ExperimentRunDetailsArtifacts",
@@ -64,7 +74,9 @@ __all__ = (
     "ForeignModel",
     "ForeignRow",
     "ForeignRowInputs",
+    "GetCostsBy",
     "GetHealthResponseGetHealth",
+    "GoodputDocument",
     "LaunchRequest",
     "LaunchRequestConfig",
     "ListPageCommitDocument",
@@ -81,12 +93,14 @@ __all__ = (
     "RunDocument",
     "RunDocumentState",
     "SeenDays",
+    "SpendingDocument",
     "StageDocument",
     "StageRequest",
     "StageRequestStage",
     "StudyDocument",
     "StudyRequest",
     "StudyRequestConfig",
+    "TrainingCostDocument",
     "TrainingRequest",
     "TrainingRequestConfig",
     "TrialDocument",
