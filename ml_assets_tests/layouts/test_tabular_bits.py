@@ -1,8 +1,10 @@
 """The default network for tables, trained by the engine: the same bits on any number of ranks."""
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -24,12 +26,19 @@ def tabular_job(snapshot: Snapshot, workers: int) -> TrainingJob:
     )
 
 
-def test_its_weights_are_the_same_bits_on_any_number_of_ranks(snapshot: Snapshot, tmp_path: Path) -> None:
-    """With dropout, members and an average of the weights."""
-    weights = [
-        load_file(train(tabular_job(snapshot, workers), tmp_path / str(workers)).result.weights)
+@pytest.mark.parametrize("objective", ["binary", "quantile 0.5"])
+def test_its_weights_are_the_same_bits_on_any_number_of_ranks(
+    snapshot: Snapshot, tmp_path: Path, objective: str
+) -> None:
+    """With dropout, members and an average of the weights; of a number, with earlier labels."""
+    past = [] if objective == "binary" else list(snapshot.inputs.numeric[:2])
+    jobs = [
+        dataclasses.replace(
+            tabular_job(snapshot, workers), objective=objective, hyperparameters={"past": past}
+        )
         for workers in (1, 2, 3)
     ]
+    weights = [load_file(train(job, tmp_path / str(job.settings.workers)).result.weights) for job in jobs]
     for other in weights[1:]:
         assert other.keys() == weights[0].keys()
         assert all(torch.equal(other[name], value) for name, value in weights[0].items())
