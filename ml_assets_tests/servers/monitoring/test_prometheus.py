@@ -199,7 +199,7 @@ def watching(
         rule.pop("for", None)  # an hour is long for a test
     (folder / "alerts.yaml").write_text(yaml.safe_dump(rules))
     (folder / "token").write_text(api.tokens["viewer"])
-    example = yaml.safe_load(PAGE.read_text().partition("```yaml\n")[2].partition("```")[0])
+    example = yaml.safe_load(PAGE.read_text().partition("```text\n")[2].partition("```")[0])
     ports = {"ml-assets-api": int(api.address.rpartition(":")[2]), "ml-assets-serving": serving}
     for one in example["scrape_configs"]:
         port_here = ports.get(one["job_name"], training_port)
