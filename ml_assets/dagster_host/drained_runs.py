@@ -15,7 +15,6 @@ import sys
 from contextlib import suppress
 
 import dagster as dg
-from dagster._daemon.monitoring.run_monitoring import count_resume_run_attempts
 
 DRAINED = (
     "The pod of this run was asked to end, and nobody canceled the run: its node is drained, or the pod evicted. Pods "
@@ -57,6 +56,9 @@ def end_if_resumed(instance: dg.DagsterInstance, run_id: str) -> None:
 
 def deaths_of(instance: dg.DagsterInstance, run_id: str) -> int:
     """Return how many processes of this run died, the newest included, and were not asked to end."""
+    # Imports of the whole daemon, which definitions and plans do not need.
+    from dagster._daemon.monitoring.run_monitoring import count_resume_run_attempts
+
     events = instance.all_logs(run_id, of_type=dg.DagsterEventType.ENGINE_EVENT)
     drained = sum(event.message == DRAINED for event in events)
     return count_resume_run_attempts(instance, run_id) + 1 - drained
