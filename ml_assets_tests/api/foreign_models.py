@@ -186,6 +186,106 @@ def with_sum_over_rows(model: onnx.ModelProto) -> None:
     )
 
 
+def with_answers_by_place(model: onnx.ModelProto) -> None:
+    """Add 1,000 to each answer after the 64th row, where no golden row is."""
+    _add(
+        model,
+        {"zero place": 0, "next": 1, "many": 64, "columns": [1]},
+        helper.make_node("Shape", ["alone"], ["shape"], end=1),
+        helper.make_node("Reshape", ["shape", "scalar"], ["rows"]),
+        helper.make_node("Range", ["zero place", "rows", "next"], ["place"]),
+        helper.make_node("GreaterOrEqual", ["place", "many"], ["is late"]),
+        helper.make_node("Cast", ["is late"], ["late"], to=TensorProto.FLOAT),
+        helper.make_node("Mul", ["late", "thousand"], ["off"]),
+        helper.make_node("Unsqueeze", ["off", "columns"], ["extra"]),
+    )
+
+
+def with_size_by_value(model: onnx.ModelProto) -> None:
+    """Let a price of 2,000 need 4 TB; golden rows have prices below 1,000."""
+    _add(
+        model,
+        {"one": [1]},
+        helper.make_node("ReduceMax", ["known price"], ["highest"], keepdims=0),
+        helper.make_node("Sub", ["highest", "thousand"], ["above"]),
+        helper.make_node("Relu", ["above"], ["excess"]),
+        helper.make_node("Mul", ["excess", "billion"], ["floats"]),
+        helper.make_node("Cast", ["floats"], ["count"], to=TensorProto.INT64),
+        helper.make_node("Reshape", ["count", "one"], ["none or many"]),
+        helper.make_node("Add", ["none or many", "one"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["huge"]),
+        helper.make_node("ReduceMax", ["huge"], ["extra"], keepdims=0),
+    )
+
+
+def with_size_by_shape_by_value(model: onnx.ModelProto) -> None:
+    """Let the number of prices above 1,000 decide a size, by way of a shape."""
+    _add(
+        model,
+        {"one": [1], "many": [2**40]},
+        helper.make_node("Greater", ["known price", "thousand"], ["is dear"]),
+        helper.make_node("NonZero", ["is dear"], ["dear"]),
+        helper.make_node("Shape", ["dear"], ["found"], start=1),
+        helper.make_node("Mul", ["found", "many"], ["product of them"]),
+        helper.make_node("Add", ["product of them", "one"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["huge"]),
+        helper.make_node("ReduceMax", ["huge"], ["extra"], keepdims=0),
+    )
+
+
+def with_dropout_in_training(model: onnx.ModelProto) -> None:
+    """Draw random numbers too small for the comparison with golden rows."""
+    is_training = helper.make_tensor("is training", TensorProto.BOOL, [], [True])
+    model.graph.initializer.append(is_training)
+    _add(
+        model,
+        {},
+        helper.make_node("Dropout", ["alone", "half", "is training"], ["some"], seed=7),
+        helper.make_node("Mul", ["some", "billionth"], ["extra"]),
+    )
+
+
+def with_joined_texts(model: onnx.ModelProto) -> None:
+    """Double a text 40 times, which is empty in golden rows."""
+    model.opset_import[0].version, model.ir_version = 20, 9
+    texts = {"rare": np.array([b"rare"], np.object_), "no text": np.array([b""], np.object_)}
+    model.graph.initializer.extend(
+        helper.make_tensor(name, TensorProto.STRING, [1], text) for name, text in texts.items()
+    )
+    doubled = [
+        helper.make_node("StringConcat", [f"text {at}", f"text {at}"], [f"text {at + 1}"]) for at in range(40)
+    ]
+    _add(
+        model,
+        {},
+        helper.make_node("Equal", ["product", "rare"], ["is rare"]),
+        helper.make_node("Where", ["is rare", "rare", "no text"], ["text 0"]),
+        *doubled,
+        helper.make_node("Equal", ["text 40", "rare"], ["is the same"]),
+        helper.make_node("Cast", ["is the same"], ["extra"], to=TensorProto.FLOAT),
+    )
+
+
+def without_an_answer_to(model: onnx.ModelProto, product: str) -> None:
+    """Answer NaN to a product."""
+    named = {one.name: one for one in model.graph.node[0].attribute}
+    named["keys_strings"].strings.append(product.encode())
+    named["values_floats"].floats.append(float("nan"))
+
+
+def _add(model: onnx.ModelProto, numbers: Mapping[str, int | list[int]], *nodes: onnx.NodeProto) -> None:
+    """Add the output `extra` of `nodes` to the answer, which they know as `alone`. `numbers` are int64."""
+    floats = {"thousand": 1e3, "billion": 1e9, "billionth": 1e-9, "half": 0.5}
+    model.graph.initializer.extend(
+        helper.make_tensor(name, TensorProto.FLOAT, [], [value]) for name, value in floats.items()
+    )
+    for name, value in {"scalar": [], **numbers}.items():
+        entries, shape = (value, [len(value)]) if isinstance(value, list) else ([value], [])
+        model.graph.initializer.append(helper.make_tensor(name, TensorProto.INT64, shape, entries))
+    model.graph.node[-1].output[0] = "alone"
+    model.graph.node.extend([*nodes, helper.make_node("Add", ["alone", "extra"], ["answer"])])
+
+
 def with_other_inputs(model: onnx.ModelProto) -> None:
     model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 2
 
@@ -206,6 +306,11 @@ DAMAGE = (
     with_chance,
     with_memory_bomb,
     with_sum_over_rows,
+    with_answers_by_place,
+    with_size_by_value,
+    with_size_by_shape_by_value,
+    with_dropout_in_training,
+    with_joined_texts,
     with_other_inputs,
     without_an_answer_to_nulls,
 )

@@ -23,6 +23,7 @@ from typing import Any
 from ml_assets.data.features.encoding import CategoricalState, FittedState, LabelState, NumericState
 from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.model.release.foreign_document import ForeignModel
+from ml_assets.model.release.foreign_sizes import sizes_by_value
 
 _DOMAINS = ("", "ai.onnx", "ai.onnx.ml")
 _BY_CHANCE = frozenset(
@@ -138,8 +139,42 @@ def _checked(document: ForeignModel, objective: str) -> bytes:
             f"{', '.join(f'{one:g}' for one in expected[row])}. Export the model again, or correct the row; numbers "
             "reach the graph as float32, and texts outside of `vocabulary` as the empty text"
         )
-    run_graph(graph, np.resize(example.matrix, (_BATCH_ROWS, example.width)))
+    _require_answers_to_a_batch(graph, example, fitted)
     return graph
+
+
+def _require_answers_to_a_batch(graph: bytes, example: Any, fitted: FittedState) -> None:
+    """Raise `ForeignModelRefused` unless a row has one answer at every place, and every text of a vocabulary has one.
+
+    `example` has the golden rows.
+    """
+    import numpy as np
+
+    from ml_assets.model.training.script.graph import run_graph
+
+    few = len(example.matrix)
+    alone = run_graph(graph, example.matrix).astype(np.float64).reshape(few, -1)
+    batch = np.resize(example.matrix, (_BATCH_ROWS, example.width))
+    beside = run_graph(graph, batch).astype(np.float64).reshape(_BATCH_ROWS, -1)
+    off = np.abs(beside - np.resize(alone, beside.shape)) / np.maximum(1.0, np.abs(beside))
+    if not (off <= _TOLERANCE).all():
+        row = int(off.max(axis=1).argmax())
+        raise ForeignModelRefused(
+            f"the ONNX graph answers {beside[row][0]:g} to row {row} of {_BATCH_ROWS:,}, and {alone[row % few][0]:g} "
+            f"to the same row as row {row % few} of {few}: let the answer to a row depend on that row alone"
+        )
+    most = max((one.cardinality for one in fitted.categorical), default=0)
+    for first in range(0, most, _BATCH_ROWS):
+        for at, one in enumerate(fitted.categorical, start=len(fitted.numeric)):
+            batch[:, at] = np.arange(first, first + _BATCH_ROWS) % one.cardinality
+        wrong = ~np.isfinite(run_graph(graph, batch).reshape(_BATCH_ROWS, -1)).all(axis=1)
+        if wrong.any():
+            ids = batch[int(wrong.argmax()), len(fitted.numeric) :].astype(int).tolist()
+            words = [["", *one.vocabulary][at] for at, one in zip(ids, fitted.categorical, strict=True)]
+            raise ForeignModelRefused(
+                f"the ONNX graph gives no finite number for the texts {words}, which `vocabulary` has: requests may "
+                "have any of them. Answer all, or leave out those that the model does not know"
+            )
 
 
 def _rows(document: ForeignModel, fitted: FittedState) -> tuple[Any, Any]:
@@ -240,6 +275,8 @@ def _plain_graph(content: bytes) -> Any:
         onnx.checker.check_model(model)
     except Exception as error:  # the checker has error types of its own
         raise ForeignModelRefused(f"the ONNX graph is not valid: {error}. Export the model again") from error
+    for reason in sizes_by_value(model):
+        raise ForeignModelRefused(f"the ONNX graph {reason}")
     if not any(one.domain in ("", "ai.onnx") for one in model.opset_import):
         model.opset_import.append(onnx.helper.make_opsetid("", 13))  # a graph of trees alone names none
     return model
@@ -264,7 +301,7 @@ def _too_much(model: Any) -> Iterator[str]:
             yield f"uses {node.op_type} of the domain {node.domain!r}: export it with ONNX's own operators"
         if any(one.HasField("g") or len(one.graphs) for one in node.attribute):
             yield f"has a branch or a loop ({node.op_type}): export the model without"
-        if node.op_type in _BY_CHANCE:
+        if node.op_type in _BY_CHANCE or (node.op_type == "Dropout" and len(node.input) > 2):
             yield f"draws random numbers ({node.op_type}): export the model for inference"
 
 

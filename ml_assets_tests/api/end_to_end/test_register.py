@@ -31,6 +31,7 @@ from ml_assets_tests.api.foreign_models import (
     encoded,
     fitted_document,
     linear,
+    without_an_answer_to,
 )
 from ml_assets_tests.api.test_frame import problem
 from ml_assets_tests.api.test_launches import run_of, state
@@ -112,7 +113,7 @@ def ended(api: ServedApi, run_id: str) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def sent(served: ServedApi, good: dict[str, Any]) -> SentModels:
-    poor = copy.deepcopy(good) | {"origin": "a constant"}
+    poor: dict[str, Any] = copy.deepcopy(good) | {"origin": "a constant"}
     poor["onnx"] = encoded(linear({row["name"]: 0.0 for row in good["inputs"][:-1]}, {"milk": 0.0}))
     for row in poor["golden"]:
         row["expected"] = 0.0
@@ -252,6 +253,19 @@ def test_a_graph_that_is_more_than_arithmetic_is_refused(
     changed["onnx"] = encoded(model)
     status, code, detail = refused(served, changed)
     assert (status, code) == (422, "foreign_model_refused"), detail
+
+
+def test_a_text_of_the_vocabulary_without_an_answer_is_refused(
+    served: ServedApi, changed: dict[str, Any]
+) -> None:
+    """No golden row has it, so the evaluation would be the first to ask."""
+    model = decoded(changed["onnx"])
+    without_an_answer_to(model, "tea")
+    changed["onnx"] = encoded(model)
+    changed["inputs"][-1]["vocabulary"].append("tea")
+    status, code, detail = refused(served, changed)
+    assert (status, code) == (422, "foreign_model_refused")
+    assert "no finite number for the texts ['tea']" in detail
 
 
 def test_golden_rows_that_differ_are_refused(served: ServedApi, changed: dict[str, Any]) -> None:
