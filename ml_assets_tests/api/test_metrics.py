@@ -7,6 +7,7 @@ import polars as pl
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from ml_assets.data.tables.cadence import Cadence
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
@@ -82,6 +83,21 @@ def test_a_rejected_partition_is_seen(api: ServedApi) -> None:
 )
 def test_a_partition_is_late_once_it_is_over(now: str, late: int) -> None:
     assert late_partitions(orders_table.spec(), "2013-01-05", datetime.fromisoformat(now)) == late
+
+
+@pytest.mark.parametrize(
+    ("now", "late"),
+    [
+        ("2013-01-05T05:30+00:00", 0),  # hour 4 is over, hour 5 is not
+        ("2013-01-05T06:00+00:00", 1),
+        ("2013-01-05T20:30+00:00", 15),
+        ("2013-01-06T05:30+09:00", 15),  # it is half past 20 in UTC
+    ],
+)
+def test_an_hour_is_late_as_soon_as_it_is_over(now: str, late: int) -> None:
+    """Not only on the next day."""
+    table = orders_table.spec(cadence=Cadence("hourly", orders_table.FIRST))
+    assert late_partitions(table, "2013-01-05T04", datetime.fromisoformat(now)) == late
 
 
 def test_requests_are_counted_by_route_without_the_names_in_it(api: ServedApi) -> None:

@@ -146,5 +146,7 @@ class _Platform(Collector):
 
 def late_partitions(table: TableSpec, newest: str, now: datetime) -> int:
     """Return the number of partitions that are over at `now` (with a time zone) and newer than `newest`."""
+    if table.cadence.kind == "hourly":
+        return sum(key > newest for key in table.cadence.complete(now.astimezone(UTC) - timedelta(hours=1)))
     today = now.astimezone(ZoneInfo(table.contract.event_time_zone)).date()
     return sum(key > newest for key in table.cadence.complete(today - timedelta(days=1)))
