@@ -51,7 +51,7 @@ def costs(by: "By", since: datetime | None, training: str | None, as_json: bool)
     _say_costs(found)
     for one in budgets:
         money = f"{one.spent:.2f} of {one.limit:.2f} {one.currency}".rstrip()
-        say(f"budget of {one.model} in {one.month}: {money}{', spent' * one.is_spent}")
+        say(f"budget of {one.model} in {one.month}: {one.wrong or money + ', spent' * one.is_spent}")
 
 
 def _say_costs(found: "Costs") -> None:

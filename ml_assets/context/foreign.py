@@ -23,7 +23,7 @@ from resources.artifacts import Artifacts
 def registrable(project: Project, document: ForeignModel) -> Launchable:
     """Return the launch; see `Context.registrable`. Its `prepare` checks the graph and keeps the document."""
     spec = project.declared.pipeline(document.model)
-    what = launchable(project, document.model, document.partition)
+    what = launchable(project, document.model, document.partition, trains=False)
     require_objective(spec, document)
     planned = plan_of(project, document.model, document.partition)
     if planned.validation.barred:

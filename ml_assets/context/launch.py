@@ -125,11 +125,17 @@ def launch_here(project: Project, what: Launchable, on_progress: Callable[[str],
 
 
 def launchable(
-    project: Project, target: str, partitions: str | None, *, resources: str | None = None
+    project: Project,
+    target: str,
+    partitions: str | None,
+    *,
+    resources: str | None = None,
+    trains: bool = True,
 ) -> Launchable:
     """Return what a launch of `target` for `partitions` would materialize; see `launch`.
 
-    Raises `NotFound`, `LaunchRefused`, `ProfileRefused` and `BudgetSpent`.
+    Without `trains`, the launch runs no workers, so a spent budget does not refuse it. Raises `NotFound`,
+    `LaunchRefused`, `ProfileRefused` and `BudgetSpent`.
     """
     spec = model_named(project, target, partitions)
     is_study = spec is not None and target == f"{spec.name}/{HYPERPARAMETERS}"
@@ -144,7 +150,8 @@ def launchable(
     if spec is not None:
         # Refuse wrong resources now, not after the snapshot.
         spec.resources.of("" if is_study else partitions or "", changes_of(resources or ""))
-        _require_budget(project, spec.name, None if is_study else partitions)
+        if trains:
+            _require_budget(project, spec.name, None if is_study else partitions)
     known = project.defs_of(target).resolve_asset_graph().get(keys[0]).partitions_def
     if len(keys) > 1:
         require_one_partition(target, known, partitions)

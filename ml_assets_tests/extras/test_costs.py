@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,19 @@ from ml_assets.extras.costs.budget import BudgetSpent, budgets_of
 from ml_assets.extras.costs.costs import By, Costs, costs_of, read_records
 from ml_assets.extras.costs.prices import PricesRefused, PriceTable, read_prices
 from ml_assets.model.steps.goodput import Goodput
-from ml_assets.model.steps.usage import UsageRecord, UsageState, UsedAttempt, UsedLaunch, usage_file
+from ml_assets.model.steps.usage import (
+    Usage,
+    UsageRecord,
+    UsageState,
+    UsedAttempt,
+    UsedLaunch,
+    read_usage,
+    usage_file,
+)
 from ml_assets_tests.cli.terminal import Terminal
 from resources.artifacts import Artifacts, artifacts_of
 from resources.job.events import EVENTS, TrainingEvent, folder_of_training
+from resources.job.job import TrainingJob
 from resources.job.reserved import Reserved
 from resources.settings import Settings
 
@@ -144,6 +154,76 @@ def test_places_of_a_dead_launcher_count_up_to_the_last_sign_of_life(tmp_path: P
     )
 
 
+def test_an_attempt_that_a_clock_ended_before_it_began_costs_on_its_day() -> None:
+    """The clock was set back over midnight."""
+    held = _attempt(NOON, 1).reading
+    back = UsedAttempt(
+        reading=replace(held, at=NOON - 24 * HOUR), gpus=4, gpu="NVIDIA H200", state="completed"
+    )
+    for by in ("day", "pipeline"):
+        found = costs_of([_record("churn", back)], PRICES, by)
+        assert [one.spent.money for one in found.rows] == pytest.approx([OF_AN_HOUR])
+
+
+def test_a_record_of_a_later_release_is_read(tmp_path: Path) -> None:
+    """A platform that went back to an earlier release ignores the keys that it does not know."""
+    artifacts = artifacts_of(None, tmp_path)
+    document = json.loads(RECORDS[0].to_json())
+    for part in (document, document["launches"][0], document["attempts"][0], document["goodput"]):
+        part["of a later release"] = 1
+    document["attempts"][0]["reading"]["watts"] = 700.0
+    _write(artifacts, RECORDS[0], json.dumps(document).encode())
+    assert read_records(artifacts, "local") == [RECORDS[0]]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [b"", b"{", RECORDS[0].to_json().encode()[:-200], b"\xff\xfe", b"[]", b'{"launches": []}'],
+    ids=["empty", "cut", "half", "binary", "list", "keys"],
+)
+def test_a_damaged_record_is_named_with_the_remedy(tmp_path: Path, damage: bytes) -> None:
+    terminal = Terminal(tmp_path / "home")
+    make_home(Settings(home=terminal.home))
+    artifacts = artifacts_of(None, terminal.home / "artifacts")
+    _store(artifacts, RECORDS[1])
+    _write(artifacts, RECORDS[0], damage)
+    said = terminal("costs")
+    assert (said.status, len(said.err.splitlines())) == (1, 1)
+    folder, file = usage_file("churn", RECORDS[0].fingerprint)
+    assert f"{folder}/{file} is damaged" in said.err
+    assert "delete it" in said.err
+
+
+def test_a_damaged_record_does_not_end_a_training(tmp_path: Path) -> None:
+    """The record of the launch takes its place."""
+    artifacts = artifacts_of(None, tmp_path)
+    job = TrainingJob(
+        model="churn",
+        partition="2026-11-19",
+        model_function="lab:model",
+        objective="regression",
+        hyperparameters={},
+        snapshot=str(tmp_path),
+        snapshot_digest="1" * 64,
+        code_version="1",
+        seed=0,
+        schema_hash="",
+    )
+    _write(artifacts, replace(RECORDS[0], model=job.model, fingerprint=job.fingerprint), b"{")
+    usage = Usage(artifacts=artifacts, job=job, environment="local", env="", run_id="run", author="ada")
+    usage.catch_up([])
+    with usage.recording():
+        usage.hear(_attempt(time.time(), 0).reading.event())
+    found = read_usage(artifacts, job.model, job.fingerprint)
+    assert found is not None
+    assert len(found.attempts) == 1
+
+
+def _write(artifacts: Artifacts, record: UsageRecord, content: bytes) -> None:
+    with artifacts.create(*usage_file(record.model, record.fingerprint)) as stream:
+        stream.write(content)
+
+
 def _store(artifacts: Artifacts, record: UsageRecord) -> None:
     with artifacts.create(*usage_file(record.model, record.fingerprint)) as stream:
         stream.write(record.to_json().encode())
@@ -164,6 +244,13 @@ def _store(artifacts: Artifacts, record: UsageRecord) -> None:
         ("\ngpu_hour: [1]\n", 2, "gpu_hour: "),
         ("monthly_budget: {a: 5}\n", 1, "monthly_budget: no training reaches a budget without a price"),
         ("core_hour: [\n", None, "not valid YAML"),
+        ("core_hour: 1\n# \x07\n", None, "not valid YAML: unacceptable character"),
+        ("currency: 2024-13-45\n", None, "not valid YAML: month must be"),
+        ("[" * 3000, None, "not valid YAML: maximum recursion"),
+        ("core_hour: 1\ncore_hour: 2\n", 2, "core_hour: is there twice"),
+        ("core_hour: 1\nmonthly_budget:\n  a: 5\n  a: 5000\n", 4, r"monthly_budget\.a: is there twice"),
+        ("gpu_hour: {H200: 3, h200: 4}\n", 1, r"gpu_hour\.h200: has the words of 'H200'"),
+        ("gpu_hour: {'-': 3}\n", 1, r"gpu_hour\.-: no GPU has this name"),
         ("", None, "not a table of prices"),
         ("- 1\n", None, "not a table of prices"),
     ],
@@ -230,6 +317,20 @@ def test_a_spent_budget_refuses_a_launch_with_a_remedy(
     with pytest.raises(BudgetSpent):
         context.launchable("store_demand", "2024-01-08")
     assert context.launchable("datasets/sales", "2024-01-08").keys
+
+
+def test_a_budget_of_a_mistyped_pipeline_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal(tmp_path / "home")
+    make_home(Settings(home=terminal.home))
+    file = tmp_path / "prices.yaml"
+    file.write_text("core_hour: 3\nmonthly_budget: {store_demnd: 10, flight_delay: 5}\n")
+    monkeypatch.setenv("ML_ASSETS_PRICES", str(file))
+    right, wrong = terminal("costs").out.splitlines()[-2:]
+    assert right.endswith("0.00 of 5.00")
+    assert "no pipeline is named 'store_demnd'" in wrong
+    assert "did you mean 'store_demand'" in wrong
+    stated = json.loads(terminal("costs", "--json").out)["budgets"]
+    assert [bool(one["wrong"]) for one in stated] == [False, True]
 
 
 def test_the_command_shows_what_the_records_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

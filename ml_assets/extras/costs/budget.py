@@ -30,6 +30,8 @@ class BudgetState:
     limit: float
     spent: float
     currency: str
+    wrong: str = ""
+    """What is wrong with the name, with the remedy; empty for a declared pipeline."""
 
     @property
     def is_spent(self) -> bool:

@@ -14,7 +14,7 @@ from typing import Literal, get_args
 from ml_assets.extras.costs.prices import PriceTable
 from ml_assets.model.steps.goodput import Goodput
 from ml_assets.model.steps.live_report import Attempts
-from ml_assets.model.steps.usage import EVERY_SECONDS, USAGE, UsageRecord, UsedAttempt
+from ml_assets.model.steps.usage import EVERY_SECONDS, USAGE, UsageRecord, UsedAttempt, read_usage_file
 from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
 from resources.job.events import EVENTS, TrainingEvent, folder_of_training
 from resources.threads import side_by_side
@@ -91,16 +91,15 @@ def read_records(
     """Return the usage of all trainings of an environment, with what they held when they were last alive.
 
     `env`: only those of this environment of `ml-assets env`; `model`: only those of this pipeline; None: of all. Raises
-    `ArtifactsError`.
+    `ArtifactsError`, and `UsageDamaged`.
     """
 
     place = USAGE if model is None else f"{USAGE}/{model}"
 
     def read(file: str) -> UsageRecord | None:
-        try:
-            folder, _, name = f"{place}/{file}".rpartition("/")
-            record = UsageRecord.from_json(read_artifact(artifacts, folder, name).decode())
-        except ArtifactMissing:  # removed meanwhile
+        folder, _, name = f"{place}/{file}".rpartition("/")
+        record = read_usage_file(artifacts, folder, name)
+        if record is None:  # removed meanwhile
             return None
         if record.environment != environment or env not in (None, record.env):
             return None
@@ -218,7 +217,7 @@ def _shares(
         return
     first = max(began, since)
     day = datetime.fromtimestamp(first, UTC).replace(hour=0, minute=0, second=0, microsecond=0)
-    while day.timestamp() <= until:
+    while day.timestamp() <= max(first, until):  # a clock that was set back ends an attempt before it began
         share = _share(began, until, max(since, day.timestamp()), day.timestamp() + _DAY)
         if share > 0:
             yield day.date().isoformat(), share

@@ -11,7 +11,7 @@ Here: reading the table. Not here: hours (costs), the refusal of a launch (budge
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Self
 
@@ -43,6 +43,20 @@ class PriceTable(Section):
     """Pipeline → most money of its trainings in a calendar month, UTC."""
 
     @model_validator(mode="after")
+    def _each_kind_is_one(self) -> Self:
+        known: dict[frozenset[str], str] = {}
+        said: dict[tuple[str | int, ...], str | ValueError] = {}
+        for kind in self.gpu_hour:
+            if not _words(kind):
+                said["gpu_hour", kind] = (
+                    "no GPU has this name: write words of the driver's name, such as H200"
+                )
+            elif (other := known.setdefault(_words(kind), kind)) != kind:
+                said["gpu_hour", kind] = f"has the words of {other!r}: leave one of them out"
+        refuse_at(type(self).__name__, said)
+        return self
+
+    @model_validator(mode="after")
     def _budgets_can_be_spent(self) -> Self:
         if self.monthly_budget and not any((*self.gpu_hour.values(), self.core_hour, self.gib_hour)):
             said = "no training reaches a budget without a price: add gpu_hour, core_hour or gib_hour"
@@ -63,7 +77,7 @@ def read_prices(file: Path | None) -> PriceTable | None:
         return None
     try:
         text = file.read_text(encoding="utf-8")
-        root = yaml.compose(text, Loader=yaml.SafeLoader)
+        root: Any = yaml.compose(text, Loader=yaml.SafeLoader)
         written: Any = yaml.safe_load(text)
     except (OSError, UnicodeDecodeError) as error:
         raise PricesRefused(
@@ -74,9 +88,21 @@ def read_prices(file: Path | None) -> PriceTable | None:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "").partition("\n")[0]
         raise PricesRefused(f"{file}{line}: not valid YAML: {problem}. Correct that line") from error
+    except (
+        yaml.YAMLError,
+        ValueError,
+        RecursionError,
+    ) as error:  # a control character; a day that is not; [[[[…
+        raise PricesRefused(
+            f"{file}: not valid YAML: {str(error).partition(chr(10))[0]}. Correct the file"
+        ) from error
     if not isinstance(written, dict):
         raise PricesRefused(
             f"{file}: not a table of prices: write keys such as gpu_hour, core_hour and gib_hour"
+        )
+    if twice := [*_keys_twice(root)]:
+        raise PricesRefused(
+            "\n".join(f"{file}:{line} {key}: is there twice: leave one of them out" for key, line in twice)
         )
     try:
         return PriceTable.model_validate(written)
@@ -108,6 +134,16 @@ def _line_of(node: Any, path: Sequence[str | int]) -> int:
         else:
             break
     return line
+
+
+def _keys_twice(root: yaml.MappingNode) -> Iterator[tuple[str, int]]:
+    """Yield each key that a section has again, with its line, from 1. YAML takes the last value in silence."""
+    sections = [("", root), *((f"{key.value}.", node) for key, node in root.value)]
+    for before, section in sections:
+        keys = [key for key, _ in section.value] if isinstance(section, yaml.MappingNode) else []
+        for place, key in enumerate(keys):
+            if any(key.value == other.value for other in keys[:place]):
+                yield f"{before}{key.value}", key.start_mark.line + 1
 
 
 def _words(name: str) -> frozenset[str]:

@@ -3,6 +3,8 @@
 Not here: the sums (costs).
 """
 
+from collections.abc import Iterable
+from dataclasses import replace
 from datetime import date
 
 from ml_assets.context.errors import NotFound
@@ -14,6 +16,7 @@ from ml_assets.extras.costs.costs import By, Costs, TrainingCost, cost_of, costs
 from ml_assets.extras.costs.prices import read_prices
 from ml_assets.model.release.releases import bundles_of
 from ml_assets.model.steps.usage import read_usage
+from resources.words import did_you_mean
 
 
 def all_costs(project: Project, by: By, since: date | None) -> Costs:
@@ -33,7 +36,15 @@ def all_budgets(project: Project) -> list[BudgetState]:
     prices = read_prices(settings.prices)
     if prices is None or not prices.monthly_budget:
         return []
-    return budgets_of(read_records(project.platform.artifacts, settings.environment), prices)
+    known = project.declared.pipelines()
+    return [
+        one if one.model in known else replace(one, wrong=_undeclared(one.model, known))
+        for one in budgets_of(read_records(project.platform.artifacts, settings.environment), prices)
+    ]
+
+
+def _undeclared(name: str, known: Iterable[str]) -> str:
+    return f"no pipeline is named {name!r}, so it limits nothing{did_you_mean(name, [*known])}"
 
 
 def training_cost(project: Project, training: str) -> TrainingCost:

@@ -8,14 +8,18 @@ prices and sums, the readings (the launchers).
 """
 
 import json
+import logging
 import math
 import threading
 import time
 import uuid
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
-from typing import Any, Literal, Self
+from functools import cache
+from typing import Annotated, Literal
+
+from pydantic import Field, TypeAdapter, ValidationError
 
 from ml_assets.model.steps.goodput import Goodput, LaunchSpan, goodput_of, mark_of
 from ml_assets.model.steps.live_report import Attempts
@@ -41,8 +45,14 @@ _LOOK_SECONDS = 0.5
 _PATIENCE_SECONDS = 5.0
 """Seconds for which the end of a training waits for a record that is being written."""
 
+_LOG = logging.getLogger(__name__)
+
 UsageState = Literal["running", "completed", "failed", "diverged", "cancelled", "preempted", "lost"]
 """State of an attempt. `preempted`: it saved after SIGTERM, as an evicted pod does. `lost`: nobody reported its end."""
+
+
+class UsageDamaged(ArtifactsError):
+    """The record of a training cannot be read. The message names the file, and the remedy."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,12 +81,6 @@ class UsedAttempt:
         """Hours of each GiB of memory that it held; 0 on this machine, where nothing reserves memory."""
         return self.reading.memory_bytes / 2**30 * self.reading.place_seconds / 3600
 
-    @classmethod
-    def from_document(cls, document: Mapping[str, Any]) -> Self:
-        """Read the decoded JSON."""
-        facts: dict[str, Any] = {**document, "reading": Reserved(**document["reading"])}
-        return cls(**facts)
-
 
 @dataclass(frozen=True, kw_only=True)
 class UsedLaunch:
@@ -103,7 +107,7 @@ class UsageRecord:
     model: str
     partition: str
     fingerprint: str
-    launches: tuple[UsedLaunch, ...]
+    launches: Annotated[tuple[UsedLaunch, ...], Field(min_length=1)]
     attempts: tuple[UsedAttempt, ...]
     """Oldest first, by the time of their first place."""
     goodput: Goodput
@@ -119,13 +123,14 @@ class UsageRecord:
         return json.dumps(asdict(self), sort_keys=True, indent=1)
 
     @classmethod
-    def from_json(cls, text: str) -> Self:
-        """Inverse of `to_json`."""
-        facts: dict[str, Any] = json.loads(text)
-        facts["launches"] = tuple(UsedLaunch(**one) for one in facts["launches"])
-        facts["attempts"] = tuple(map(UsedAttempt.from_document, facts["attempts"]))
-        facts["goodput"] = Goodput(**facts["goodput"])
-        return cls(**facts)
+    def from_json(cls, text: str) -> "UsageRecord":
+        """Inverse of `to_json`. Ignores keys of later releases. Raises `ValidationError`."""
+        return _readable().validate_json(text)
+
+
+@cache
+def _readable() -> TypeAdapter[UsageRecord]:
+    return TypeAdapter(UsageRecord)
 
 
 def usage_file(model: str, fingerprint: str) -> tuple[str, str]:
@@ -134,10 +139,22 @@ def usage_file(model: str, fingerprint: str) -> tuple[str, str]:
 
 
 def read_usage(artifacts: Artifacts, model: str, fingerprint: str) -> UsageRecord | None:
-    """Return the record of a training; None if it never reserved anything. Raises `ArtifactsError`."""
-    with suppress(ArtifactMissing):
-        return UsageRecord.from_json(read_artifact(artifacts, *usage_file(model, fingerprint)).decode())
-    return None
+    """Return the record of a training; None if it never reserved anything. Raises `ArtifactsError`, and
+    `UsageDamaged`."""
+    return read_usage_file(artifacts, *usage_file(model, fingerprint))
+
+
+def read_usage_file(artifacts: Artifacts, folder: str, file: str) -> UsageRecord | None:
+    """Return the record in a file; None if there is none. Raises `ArtifactsError`, and `UsageDamaged`."""
+    try:
+        return UsageRecord.from_json(read_artifact(artifacts, folder, file).decode())
+    except ArtifactMissing:
+        return None
+    except (UnicodeDecodeError, ValidationError) as error:
+        raise UsageDamaged(
+            f"{artifacts.address(folder)}/{file} is damaged, so what its training reserved is not known: restore the "
+            "file from a backup, or delete it, and its earlier attempts count as nothing"
+        ) from error
 
 
 @dataclass(kw_only=True)
@@ -236,7 +253,11 @@ class Usage:
 
     def _merge(self) -> None:
         """Take what other launches recorded. Raises `ArtifactsError`."""
-        known = read_usage(self.artifacts, self.job.model, self.job.fingerprint)
+        try:
+            known = read_usage(self.artifacts, self.job.model, self.job.fingerprint)
+        except UsageDamaged as error:  # no reason to end a training; the next record replaces it
+            _LOG.warning("%s", error)
+            return
         if known is None:
             return
         with self._lock:

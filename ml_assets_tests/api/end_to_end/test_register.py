@@ -389,3 +389,17 @@ def test_the_command_registers_by_the_same_rules(
     assert said.status == 1
     assert "golden row 0: the graph answers" in said.err.replace("\n", " ")
     assert state(served) == before
+
+
+def test_a_spent_budget_does_not_refuse_a_model_from_elsewhere(
+    served: ServedApi, changed: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It trains nothing. The graph is looked at, whose golden row is wrong here."""
+    prices, file = tmp_path / "prices.yaml", tmp_path / "model.json"
+    prices.write_text("core_hour: 1\nmonthly_budget: {store_demand: 0}\n")
+    monkeypatch.setenv("ML_ASSETS_PRICES", str(prices))
+    terminal = Terminal(served.context.project.settings.home)
+    assert "cost 0.00 of 0.00" in terminal("launch", MODEL, PARTITION).err
+    changed["golden"][0]["expected"] += 1
+    file.write_text(json.dumps(changed))
+    assert "golden row 0: the graph answers" in terminal("register", str(file)).err.replace("\n", " ")
