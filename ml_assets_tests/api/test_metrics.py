@@ -112,6 +112,23 @@ def test_requests_are_counted_by_route_without_the_names_in_it(api: ServedApi) -
     assert after["ml_assets_api_request_seconds_count", "GET", route] >= 2
 
 
+def test_a_part_that_is_away_hides_no_other(api: ServedApi) -> None:
+    """Without samples of its requests, no alert would see that the API fails meanwhile."""
+    parts = ("runs", "tables", "models")
+    assert [series(api)["ml_assets_part_answers", part] for part in parts] == [1, 1, 1]
+    home = api.context.project.settings.home
+    for file, away in (("dagster/history/runs.db", {"runs"}), ("ledger.db", {"tables", "models"})):
+        (home / file).rename(home / "away")
+        try:
+            found = series(api)
+        finally:
+            (home / "away").replace(home / file)
+        assert {part for part in parts if not found["ml_assets_part_answers", part]} == away
+        assert (("ml_assets_runs", "queued") in found) == ("runs" not in away)
+        assert any(name == "ml_assets_api_requests_total" for name, *_ in found)
+    assert [series(api)["ml_assets_part_answers", part] for part in parts] == [1, 1, 1]
+
+
 def test_versions_in_their_roles_are_series(api: ServedApi) -> None:
     found = series(api)
     for role in (PRODUCTION, CANARY):

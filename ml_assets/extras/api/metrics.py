@@ -4,6 +4,7 @@ Labels are bounded: names of declared tables and models, paths of routes, status
 serve` (`use.serving.counters`) and of trainings (`model.training.telemetry.prometheus`).
 """
 
+import logging
 import threading
 import time
 from collections.abc import Iterable, Iterator
@@ -28,6 +29,7 @@ ENDED = {
     dg.DagsterRunStatus.FAILURE: "failed",
     dg.DagsterRunStatus.CANCELED: "canceled",
 }
+_LOG = logging.getLogger(__name__)
 _UNFINISHED = {
     "queued": [dg.DagsterRunStatus.QUEUED, dg.DagsterRunStatus.NOT_STARTED],
     "running": [dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING],
@@ -71,9 +73,24 @@ class _Platform(Collector):
         """Return the state as it was at most `FRESH_SECONDS` ago."""
         with self._lock:
             if time.monotonic() - self._read_at >= FRESH_SECONDS:
-                self._known = [*self._of_runs(), *self._of_tables(), *self._of_models()]
+                self._known = [*self._read()]
                 self._read_at = time.monotonic()
             return self._known
+
+    def _read(self) -> Iterator[Metric]:
+        """Yield what can be read: a scrape without samples would also hide the requests that fail meanwhile."""
+        answers = GaugeMetricFamily(
+            "ml_assets_part_answers", "1 if the part of the platform could be read, else 0.", labels=("part",)
+        )
+        for part, read in (("runs", self._of_runs), ("tables", self._of_tables), ("models", self._of_models)):
+            try:
+                found = [*read()]
+            except Exception as error:  # any: storages of Dagster raise errors of their libraries
+                _LOG.warning("metrics of %s cannot be read: %s", part, error)
+                found = []
+            answers.add_metric((part,), float(bool(found)))
+            yield from found
+        yield answers
 
     def _of_runs(self) -> Iterator[Metric]:
         with self._parts.declared:

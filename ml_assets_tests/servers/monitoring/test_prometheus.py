@@ -52,6 +52,7 @@ FIRES = {
         'ml_assets_api_requests_total{status="503"}': "0+1x400",
         'ml_assets_api_requests_total{status="200"}': "0+9x400",
     },
+    "PartDoesNotAnswer": {'ml_assets_part_answers{part="tables"}': "1+0x10 0+0x400"},
     "TrainingStandsStill": {'training_last_step_timestamp_seconds{model="shop"}': "0+60x10 600+0x400"},
     "TrainingWaitsForData": {'training_data_wait_share{model="shop"}': "0.4+0x400"},
     "ServingFails": {
@@ -76,6 +77,7 @@ QUIET = {
     'ml_assets_rejected_partitions{table="datasets/sales"}': "0+0x400",
     'ml_assets_api_requests_total{status="503"}': "0+1x400",
     'ml_assets_api_requests_total{status="404"}': "0+50x400",
+    'ml_assets_part_answers{part="tables"}': "1+0x20 0+0x2 1+0x400",
     'training_last_step_timestamp_seconds{model="shop"}': "0+60x400",
     'training_data_wait_share{model="shop"}': "0.1+0x400",
     'ml_assets_serving_errors_total{model="shop",kind="refused"}': "0+40x400",
