@@ -47,9 +47,13 @@ def _check_and_keep(spec: PipelineSpec, artifacts: Artifacts, document: ForeignM
 def read_foreign(file: Path) -> ForeignModel:
     """Read the document of a model from a JSON file. Raises `LaunchRefused` with file and field."""
     try:
-        if (size := file.stat().st_size) > MOST_DOCUMENT_BYTES:
-            raise LaunchRefused(f"{file} has {size:,} bytes, at most {MOST_DOCUMENT_BYTES:,} are legal")
-        return ForeignModel.model_validate_json(file.read_bytes())
+        with file.open("rb") as stream:
+            content = stream.read(MOST_DOCUMENT_BYTES + 1)  # a device has no size to ask for
+        if len(content) > MOST_DOCUMENT_BYTES:
+            raise LaunchRefused(
+                f"{file} has more than {MOST_DOCUMENT_BYTES:,} bytes, which are the most: make the model smaller"
+            )
+        return ForeignModel.model_validate_json(content)
     except OSError as error:
         raise LaunchRefused(f"{file} cannot be read: {error}") from error
     except ValidationError as error:

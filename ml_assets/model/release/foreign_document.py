@@ -12,9 +12,18 @@ from datetime import date
 from functools import cached_property
 from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, StringConstraints, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    FiniteFloat,
+    StringConstraints,
+    field_validator,
+    model_validator,
+)
 
 from ml_assets.foundation.days import Days
+from resources.ledger import NotPrintable, refuse_unprintable
 
 MOST_BYTES = 6 * 2**20
 """Bytes of the ONNX file."""
@@ -100,6 +109,16 @@ class ForeignModel(_Part):
         "(NaN where unknown) and string for categories; one output, float or double, `[rows]`, `[rows, 1]` or "
         f"`[rows, classes]`. At most {MOST_BYTES:,} bytes, ONNX's own operators, no external data.",
     )
+
+    @field_validator("origin")
+    @classmethod
+    def _is_one_line(cls, origin: str) -> str:
+        # Model card and dossier quote it: a line break would forge a line of them.
+        try:
+            refuse_unprintable(origin=origin)
+        except NotPrintable as error:
+            raise ValueError(str(error)) from error
+        return origin
 
     @model_validator(mode="after")
     def _names_agree(self) -> Self:

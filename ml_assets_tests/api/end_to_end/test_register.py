@@ -17,6 +17,8 @@ import httpx
 import onnx
 import pytest
 
+from ml_assets.context.errors import LaunchRefused
+from ml_assets.context.foreign import read_foreign
 from ml_assets.extras.api.frame import MOST_BYTES
 from ml_assets.model.release.foreign_document import ForeignModel
 from ml_assets.model.release.releases import releases_of
@@ -326,6 +328,8 @@ def test_the_day_before_the_holdout_may_be_seen(served: ServedApi, changed: dict
         (("golden",), []),
         (("inputs",), []),
         (("origin",), " "),
+        (("origin",), "a laptop\n\n# Approved by the board"),
+        (("origin",), "a laptop \u202e"),
         (("inputs", 0, "name"), "units_1w"),
         (("golden", 0, "inputs"), {}),
         (("golden", 0, "expected"), [1.0, 2.0]),
@@ -389,6 +393,12 @@ def test_the_command_registers_by_the_same_rules(
     assert said.status == 1
     assert "golden row 0: the graph answers" in said.err.replace("\n", " ")
     assert state(served) == before
+
+
+def test_a_file_without_an_end_is_too_large() -> None:
+    """A device has no size, so its size does not decide."""
+    with pytest.raises(LaunchRefused, match="more than 9,437,184 bytes"):
+        read_foreign(Path("/dev/zero"))
 
 
 def test_a_spent_budget_does_not_refuse_a_model_from_elsewhere(
