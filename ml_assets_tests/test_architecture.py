@@ -113,7 +113,7 @@ def test_no_other_page_redefines_a_glossary_term() -> None:
 
 _RETIRED = {
     "audit hook": r"lake[_ ]gate|gate_stands|Gate(Missing|Refused)",
-    "blob": r"(?i)(?<!throughput_)(?<!re)samples?(?![a-z])",
+    "blob": r"(?i)(?<!throughput_)(?<!re)(?<!up)samples?(?![a-z])",
     "chunk": r"\bInBlocks\b",
     "layer": r"\bblocks_of\b|\bblocks\.\*",
     "preflight": r"\btry_out\b|step\.trial\b",

@@ -113,7 +113,7 @@ def test_requests_are_counted_by_route_without_the_names_in_it(api: ServedApi) -
 
 
 def test_a_part_that_is_away_hides_no_other(api: ServedApi) -> None:
-    """Without samples of its requests, no alert would see that the API fails meanwhile."""
+    """If a scrape failed, no alert would see that the API fails meanwhile."""
     parts = ("runs", "tables", "models")
     assert [series(api)["ml_assets_part_answers", part] for part in parts] == [1, 1, 1]
     home = api.context.project.settings.home

@@ -78,7 +78,7 @@ class _Platform(Collector):
             return self._known
 
     def _read(self) -> Iterator[Metric]:
-        """Yield what can be read: a scrape without samples would also hide the requests that fail meanwhile."""
+        """Yield what can be read: a scrape that fails would also hide the requests that fail meanwhile."""
         answers = GaugeMetricFamily(
             "ml_assets_part_answers", "1 if the part of the platform could be read, else 0.", labels=("part",)
         )

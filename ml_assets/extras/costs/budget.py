@@ -31,7 +31,7 @@ class BudgetState:
     spent: float
     currency: str
     wrong: str = ""
-    """What is wrong with the name, with the remedy; empty for a declared pipeline."""
+    """Sentence about a name that no pipeline has, with the remedy; empty for a declared pipeline."""
 
     @property
     def is_spent(self) -> bool:
