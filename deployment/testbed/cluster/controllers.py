@@ -21,7 +21,7 @@ from deployment.testbed.cluster.cluster_record import ClusterRecord
 from deployment.testbed.cluster.commands import CommandFailed, run
 from deployment.testbed.processes import ServerFailed
 
-READY_SECONDS = 90.0
+READY_SECONDS = 300.0
 _POLL_SECONDS = 0.5
 
 
