@@ -56,6 +56,10 @@ if [ ! -t 2 ]; then quiet=(--quiet); fi # progress bars are for people
 "$venv/bin/uv" pip install --quiet --no-deps --no-build --require-hashes --requirement "$locks/data.txt"
 "$venv/bin/uv" pip install --quiet --no-deps --require-build-hashes --editable .
 deployment/own-packages.sh "$venv"
-"$venv/bin/dg" utils generate-component-schema >/dev/null # by it, editors complete the keys of a defs.yaml
+# By this schema, editors complete the keys of a defs.yaml. Dagster would tell of its telemetry here, before anybody uses it.
+silent="$(mktemp -d)"
+echo 'telemetry: {enabled: false}' >"$silent/dagster.yaml"
+DAGSTER_HOME="$silent" "$venv/bin/dg" utils generate-component-schema >/dev/null
+rm -r "$silent"
 printf '%s\n' "$wanted" >"$venv/.installed"
 echo "Ready: $venv"
