@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ml_assets.model.steps.goodput import Goodput, LaunchSpan, goodput_of
@@ -92,6 +92,7 @@ EVENTS = st.builds(
     st.lists(st.tuples(TIMES, TIMES).map(sorted), max_size=4),
     st.lists(EVENTS, max_size=20),
 )
+@example([[0.0, 1.0]], [[2.0, 2.0]], [])  # the cluster began an attempt after the launcher was gone
 def test_parts_sum_to_the_time_of_launches_and_reservations(
     launches: list[list[float]], held: list[list[float]], events: list[TrainingEvent]
 ) -> None:

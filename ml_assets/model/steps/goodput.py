@@ -177,7 +177,8 @@ def goodput_of(
         line.move(span.began)
         while attempts and attempts[0].began < next_began:
             one = attempts.pop(0)
-            if one.began > span.until:  # a cluster began it without a launcher
+            if one.began > span.until:  # a cluster began it without a launcher, which had waited until then
+                line.take("queue", span.until)
                 line.move(one.began)
             line.take("queue", one.began)
             until = attempts[0].began if attempts else math.inf
