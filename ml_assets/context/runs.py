@@ -159,27 +159,24 @@ class Runs:
 
     def made(self, run: ShownRun, key: dg.AssetKey) -> Mapping[str, Any]:
         """Return the metadata of what a run made of an asset, as plain values; empty before."""
-        found = self.project.instance.fetch_materializations(
-            dg.AssetRecordsFilter(
-                key,
-                asset_partitions=[run.partitions] if run.partitions else None,
-                after_timestamp=run.created_at.timestamp(),
-            ),
-            limit=MOST_POINTS,
-            ascending=True,
-        ).records
-        for one in found:
-            if one.event_log_entry.run_id == run.id and one.asset_materialization is not None:
-                return {name: value.value for name, value in one.asset_materialization.metadata.items()}
-        return {}
+        return self._made(run.id, key, run.partitions, after=run.created_at)
 
     def frozen_by(self, run_id: str, model: str, partition: str) -> Mapping[str, Any]:
         """Return the metadata of the training set that a run froze, as plain values; empty if Dagster lost the run."""
+        return self._made(run_id, dg.AssetKey([model, TRAINING_SET]), partition)
+
+    def _made(
+        self, run_id: str, key: dg.AssetKey, partition: str, after: datetime | None = None
+    ) -> Mapping[str, Any]:
+        """Look from the moment `after` on if it is known, else back from now."""
         found = self.project.instance.fetch_materializations(
             dg.AssetRecordsFilter(
-                dg.AssetKey([model, TRAINING_SET]), asset_partitions=[partition] if partition else None
+                key,
+                asset_partitions=[partition] if partition else None,
+                after_timestamp=None if after is None else after.timestamp(),
             ),
             limit=MOST_POINTS,
+            ascending=after is not None,
         ).records
         for one in found:
             if one.event_log_entry.run_id == run_id and one.asset_materialization is not None:
