@@ -25,7 +25,14 @@ from resources.job.events import EVENTS, JOB, RESULT, TrainingEvent
 from resources.job.job import ExitCode, TrainingJob, TrainingResult
 from resources.job.reserved import Reserved
 from resources.job.training_settings import TrainingSettings
-from resources.launcher.protocol import Output, has_gpus, in_words, is_last, pause_after, refuse_without_gpus
+from resources.launcher.protocol import (
+    Output,
+    has_gpus,
+    in_words,
+    nobody_comes_back,
+    pause_after,
+    refuse_without_gpus,
+)
 from resources.launcher.resource_profile import ResourceProfile
 
 
@@ -165,7 +172,7 @@ class LocalLauncher:
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
-        comes_back: Callable[[BaseException], bool] = is_last,
+        comes_back: Callable[[BaseException], bool] = nobody_comes_back,
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. If another process runs this job, follow its events until it ends. If it did
         not finish, take over from its checkpoint.

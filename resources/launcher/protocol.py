@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Protocol, Self
 
-from resources.job.errors import BadConfiguration, FailedTwice
+from resources.artifacts import ArtifactsUnavailable
+from resources.job.errors import BadConfiguration, ClusterUnavailable, FailedTwice
 from resources.job.events import LOG, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
@@ -66,9 +67,17 @@ def in_words(pause: float) -> str:
     return f" in {pause:g} s: each of the last attempts ended before its first step" if pause else ""
 
 
-def is_last(_: BaseException) -> bool:
-    """Return False: nobody comes back to a training after an exception, so its pods are removed."""
+def nobody_comes_back(_: BaseException) -> bool:
+    """Return False: after an exception that ends the wait, the pods of a training are removed."""
     return False
+
+
+def goes_on_after(error: BaseException, comes_back: Callable[[BaseException], bool]) -> bool:
+    """True if `error` ends the wait of a launcher alone: its pods stay, and may still train.
+
+    The API server or the artifacts are away, or the run was interrupted and comes back.
+    """
+    return isinstance(error, ClusterUnavailable | ArtifactsUnavailable) or comes_back(error)
 
 
 class TrainingLauncher(Protocol):
@@ -82,7 +91,7 @@ class TrainingLauncher(Protocol):
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
-        comes_back: Callable[[BaseException], bool] = is_last,
+        comes_back: Callable[[BaseException], bool] = nobody_comes_back,
     ) -> TrainingResult:
         """Train `job` in its fingerprint's `folder` until it is done.
 

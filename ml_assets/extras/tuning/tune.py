@@ -31,7 +31,7 @@ from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import nobody_comes_back
 from resources.platform import Platform
 from resources.tracking.mlflow_client import TrackerUnavailable, page_of
 from resources.tracking.tracker import RunFacts
@@ -81,7 +81,7 @@ def run_study(
     *,
     run_id: str,
     resources: Mapping[str, Any],
-    comes_back: Callable[[BaseException], bool] = is_last,
+    comes_back: Callable[[BaseException], bool] = nobody_comes_back,
 ) -> StoredStudy:
     """Run the trials that the study on the newest window lacks; store its result and its report.
 

@@ -33,7 +33,7 @@ from resources.environment import LeftOut, code_state, environment_facts, instal
 from resources.job.events import EVENTS, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob
 from resources.job.training_settings import OF_SCRIPTS
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import nobody_comes_back
 from resources.launcher.resource_profile import ResourceProfile
 from resources.ledger import CheckedBy
 from resources.platform import Platform
@@ -72,7 +72,7 @@ def train_model(
     run_id: str,
     resources: Mapping[str, Any],
     study: PartOfStudy | None = None,
-    comes_back: Callable[[BaseException], bool] = is_last,
+    comes_back: Callable[[BaseException], bool] = nobody_comes_back,
 ) -> TrainedModel:
     """Run the job's workers until they are done; reuse the result of a job that is already finished.
 

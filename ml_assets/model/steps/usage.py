@@ -27,14 +27,13 @@ from resources.artifacts import (
     ArtifactMissing,
     Artifacts,
     ArtifactsError,
-    ArtifactsUnavailable,
     read_artifact,
 )
-from resources.job.errors import ClusterUnavailable, Diverged
+from resources.job.errors import Diverged
 from resources.job.events import TrainingEvent
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.reserved import RESERVED, Reserved
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import goes_on_after, nobody_comes_back
 from resources.threads import working_beside
 
 USAGE = "usage"
@@ -204,7 +203,7 @@ class Usage:
             self._take(event)
 
     @contextmanager
-    def recording(self, comes_back: Callable[[BaseException], bool] = is_last) -> Generator[None]:
+    def recording(self, comes_back: Callable[[BaseException], bool] = nobody_comes_back) -> Generator[None]:
         """Keep the record while the block runs, and end it with the block. `comes_back` is that of a launcher.
 
         A store that is away does not fail the training: the next record has all that this one lacks.
@@ -216,12 +215,9 @@ class Usage:
         except Diverged:
             state = "diverged"
             raise
-        except Exception as error:
-            # Pods outlive a launcher that reaches no cluster and no store.
-            state = "lost" if isinstance(error, ClusterUnavailable | ArtifactsUnavailable) else "failed"
-            raise
         except BaseException as error:
-            state = "lost" if comes_back(error) else "cancelled"
+            ended: UsageState = "failed" if isinstance(error, Exception) else "cancelled"
+            state = "lost" if goes_on_after(error, comes_back) else ended
             raise
         finally:
             self._end(state)

@@ -13,7 +13,7 @@ from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.events import RESULT, WEIGHTS, TrainingEvent, training_folder_name
 from resources.job.job import TrainingResult
 from resources.launcher.kubernetes.launcher import KubernetesLauncher
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import nobody_comes_back
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -39,7 +39,7 @@ class LaunchedHere:
         on_log: Callable[[str], None] = lambda _: None,
         profile: ResourceProfile | None = None,
         run_id: str = "the-run",
-        comes_back: Callable[[BaseException], bool] = is_last,
+        comes_back: Callable[[BaseException], bool] = nobody_comes_back,
     ) -> TrainingResult:
         def tell(line: str) -> None:
             self.log.append(line)

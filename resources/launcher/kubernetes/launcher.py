@@ -29,7 +29,7 @@ from resources.launcher.kubernetes.lease import Lease, LeaseLost, has_run_out
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import prune, remove
 from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
-from resources.launcher.protocol import in_words, is_last, pause_after, refuse_without_gpus
+from resources.launcher.protocol import in_words, nobody_comes_back, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
@@ -57,7 +57,7 @@ class KubernetesLauncher:
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
-        comes_back: Callable[[BaseException], bool] = is_last,
+        comes_back: Callable[[BaseException], bool] = nobody_comes_back,
     ) -> TrainingResult:
         """See `TrainingLauncher.run`. If another launcher leads this job, follow the lines of its pods until it ends.
         If it did not finish, take over and keep the pods that still run.

@@ -22,7 +22,7 @@ from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Documen
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import goes_on_after, nobody_comes_back
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -46,7 +46,7 @@ class ClusterTraining:
     """Address of the artifacts' S3 server, as pods see it."""
     logs: LogTail
     output: PodsOutput
-    comes_back: Callable[[BaseException], bool] = is_last
+    comes_back: Callable[[BaseException], bool] = nobody_comes_back
     """See `TrainingLauncher.run`."""
 
     @property
@@ -116,11 +116,8 @@ class ClusterTraining:
         )
 
     def goes_on_after(self, error: BaseException) -> bool:
-        """True if `error` ends the wait of this launcher alone: its pods stay, and may still train.
-
-        The API server or the artifacts are away, or the run was interrupted and comes back.
-        """
-        return isinstance(error, ClusterUnavailable | ArtifactsUnavailable) or self.comes_back(error)
+        """True if `error` ends the wait of this launcher alone: its pods stay, and may still train."""
+        return goes_on_after(error, self.comes_back)
 
     def clean(
         self,
