@@ -41,7 +41,7 @@ from ml_assets.model.steps.study_result import StudyResult
 from resources.job.events import JOB, TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.local import LocalLauncher
-from resources.launcher.protocol import is_last
+from resources.launcher.protocol import nobody_comes_back
 from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 from resources.settings import Settings
@@ -82,7 +82,7 @@ class TimedLauncher(LocalLauncher):
         on_log: Callable[[str], None],
         profile: ResourceProfile | None = None,
         run_id: str = "",
-        comes_back: Callable[[BaseException], bool] = is_last,
+        comes_back: Callable[[BaseException], bool] = nobody_comes_back,
     ) -> TrainingResult:
         """Train as `LocalLauncher` does."""
         began, outside, raised = time.perf_counter(), 0.0, 0.0
