@@ -7,8 +7,9 @@ serve` (`use.serving.counters`) and of trainings (`model.training.telemetry.prom
 import logging
 import threading
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Set
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from zoneinfo import ZoneInfo
 
 import dagster as dg
@@ -92,10 +93,21 @@ class _Platform(Collector):
             yield from found
         yield answers
 
-    def _of_runs(self) -> Iterator[Metric]:
+    @cached_property
+    def _tables(self) -> Mapping[str, TableSpec]:
+        """Declared tables. They stay as they were at the first scrape, as all declarations of a running API."""
         with self._parts.declared:
-            declared = self._parts.context.project.declared
-            names = {*declared.pipelines(), *declared.tables()}
+            return self._parts.context.project.declared.tables()
+
+    @cached_property
+    def _names(self) -> Set[str]:
+        """Names of the declared tables and models."""
+        tables = self._tables
+        with self._parts.declared:
+            return {*self._parts.context.project.declared.pipelines(), *tables}
+
+    def _of_runs(self) -> Iterator[Metric]:
+        names = self._names
         for name in names:
             # A counter that begins with the first failure would have no increase to alert on.
             for status in ENDED.values():
@@ -122,8 +134,6 @@ class _Platform(Collector):
 
     def _of_tables(self) -> Iterator[Metric]:
         ledger = self._parts.context.project.platform.ledger
-        with self._parts.declared:
-            tables = self._parts.context.project.declared.tables()
         late = GaugeMetricFamily(
             "ml_assets_late_partitions",
             "Partitions that are over, and newer than the newest one that may be read.",
@@ -134,7 +144,7 @@ class _Platform(Collector):
             "Partitions whose newest verdict rejects them.",
             labels=("table",),
         )
-        for name, table in sorted(tables.items()):
+        for name, table in sorted(self._tables.items()):
             rejected.add_metric((name,), len(ledger.rejections(name)))
             usable = table.cadence.newest_of(ledger.volumes(name))
             # A table that ends, or that nobody built yet, is not late.
