@@ -1,10 +1,15 @@
-"""Work in other threads: beside a block, calls that wait for a disk or a network, calls that may never return."""
+"""Work in other threads: beside a block, calls that wait for a disk or a network, calls that may never return.
+
+Also `one_blas_thread`, for work that should stay in its own.
+"""
 
 import threading
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import contextmanager
-from typing import TypeVar
+from contextlib import AbstractContextManager, contextmanager
+from functools import cache
+from importlib import import_module
+from typing import Any, TypeVar
 
 
 @contextmanager
@@ -23,6 +28,21 @@ def working_beside(
     finally:
         over.set()
         thread.join(patience_seconds)
+
+
+def one_blas_thread() -> AbstractContextManager[object]:
+    """Multiply the matrices of numpy in the caller's thread until the block ends.
+
+    Of small matrices, more threads take longer, and eight times as long if other processes use the processors, because
+    threads that wait for each other spin. Their number also decides the last bits of a sum.
+    """
+    return _blas().limit(limits=1, user_api="blas")
+
+
+@cache
+def _blas() -> Any:
+    import_module("numpy")  # so that its library is there to be found
+    return import_module("threadpoolctl").ThreadpoolController()  # it ships no types
 
 
 AT_ONCE = 8

@@ -7,9 +7,17 @@ import pytest
 from ml_assets.foundation.reports.page import Bullets, Chapter, Drawing, Grid, WrittenPage
 from ml_assets.model.evaluation.comparison.gates import Champion
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
+from ml_assets.model.evaluation.report import pictures
 from ml_assets.model.evaluation.report.card import Release, model_card
 from ml_assets.model.evaluation.report.report import render
-from ml_assets.model.evaluation.report_document import NaiveChoice, NaiveGuess, Report, SplitRows
+from ml_assets.model.evaluation.report_document import (
+    Explanations,
+    NaiveChoice,
+    NaiveGuess,
+    PartialDependence,
+    Report,
+    SplitRows,
+)
 from ml_assets_tests.evaluation.holdout_case import HoldoutCase, model_facts
 from ml_assets_tests.evaluation.test_report import make_report
 
@@ -54,13 +62,16 @@ def test_a_model_without_an_error_says_so_in_card_and_report(case: HoldoutCase, 
     assert "no error" not in render(report).lower()
 
 
-def test_a_picture_is_drawn_only_for_html(report: Report) -> None:
+def test_a_picture_is_drawn_only_for_html(report: Report, monkeypatch: pytest.MonkeyPatch) -> None:
     """The card in a terminal took a second longer, for pictures that it leaves out."""
-    page = model_card(report)
+    dependence = PartialDependence(column="distance", values=(1.0, 2.0), means={"prediction": (0.1, 0.2)})
+    explained = Explanations(metric="logloss", rows=100, columns=(), dependence=(dependence,))
+    with monkeypatch.context() as patch:
+        patch.setattr(pictures, "encoded", lambda *_: pytest.fail("a picture was drawn"))
+        page = model_card(report.model_copy(update={"explanations": explained}))
+        page.to_markdown()
     drawings = [block for one in page.chapters for block in one.blocks if isinstance(block, Drawing)]
-    page.to_markdown()
-    assert drawings
-    assert not [one.name for one in drawings if "svg" in vars(one)]
+    assert "dependence on distance" in [one.name for one in drawings]
     assert page.to_html().count("data:image/svg+xml;base64,") == len(drawings)
 
 

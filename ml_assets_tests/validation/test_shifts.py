@@ -5,10 +5,12 @@ from typing import Any
 
 import numpy as np
 import polars as pl
+from threadpoolctl import threadpool_info
 
 from ml_assets.data.validation.drift_rule import DriftRule, GivenOthers
 from ml_assets.data.validation.profile import COLUMNS, ROWS, correlations, profile
 from ml_assets.data.validation.table_drift import PastAndNow, Shifts, TableShifts
+from resources.threads import one_blas_thread
 
 WINDOW = 70
 RELATED = {"temp", "dewp"}
@@ -169,3 +171,12 @@ def test_large_and_wide_partitions_are_bounded() -> None:
     many = profile(a_day(draw, 3 * ROWS).with_columns(huge=pl.lit(1e308) * pl.col("steady").sign()))
     assert "huge" not in many["correlations"]["columns"]
     assert many["columns"]["huge"]["max"] == 1e308
+
+
+def test_small_matrices_are_multiplied_in_one_thread() -> None:
+    """Threads that wait for each other on busy processors took eight times as long, and their number decides bits."""
+    before = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+    with one_blas_thread():
+        within = [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"]
+    assert set(within) == {1}
+    assert [one["num_threads"] for one in threadpool_info() if one["user_api"] == "blas"] == before

@@ -22,6 +22,8 @@ import numpy as np
 import numpy.typing as npt
 import polars as pl
 
+from resources.threads import one_blas_thread
+
 _MANY = 1_000_000
 """Numbers from which on columns are sorted in threads: a start of threads is then a small part of the time."""
 _MANY_TEXTS = 10_000
@@ -269,7 +271,8 @@ def correlations(columns: Mapping[str, Floats]) -> dict[str, Any]:
     if len(some) < 2:
         return {}
     values = values[some] / np.sqrt(squares[some])[:, None]
-    found = np.clip(values @ values.T, -1.0, 1.0)
+    with one_blas_thread():
+        found = np.clip(values @ values.T, -1.0, 1.0)
     whole = np.rint(found[np.triu_indices(len(some), 1)] * _SCALE).astype("<i2")
     return {
         "columns": [names[place] for place in some],
@@ -344,25 +347,34 @@ class Relations:
         """
         places = np.flatnonzero(usable & (self._rows[now] > 0) & (self._sd[past].max(axis=0) > 0))
         names = tuple(self.columns[place] for place in places.tolist())
-        of_past, diagonal = past[:, None], np.arange(len(places))
+        of_past = past[:, None]
         rows, means = self._rows[of_past, places], self._means[of_past, places]
         # Sums of products around each partition's own means.
         scale = np.sqrt(rows) * self._sd[of_past, places]
-        products = self._correlations[past[:, None, None], places[:, None], places].astype(np.float64)
-        products[:, diagonal, diagonal] = 1.0
-        products *= scale[:, :, None] * scale[:, None, :]
+        related = self._correlations_of(past, places)
         folds = [fold for fold in np.array_split(np.arange(len(past)), _FOLDS) if len(fold)]
-        in_fold = np.array([products[fold].sum(axis=0) for fold in folds])
+        in_fold = np.array(
+            [np.einsum("pij,pi,pj->ij", related[fold], scale[fold], scale[fold]) for fold in folds]
+        )
+        diagonal = np.arange(len(places))
+        in_fold[:, diagonal, diagonal] = [(scale[fold] ** 2).sum(axis=0) for fold in folds]
         center, covariance = _pooled(in_fold.sum(axis=0), rows, means)
         sd = np.sqrt(np.diagonal(covariance) / np.maximum(rows.sum(axis=0), 1.0))
         sd = np.where(sd > 0, sd, 1.0)
+        without = [
+            _pooled(
+                np.delete(in_fold, number, axis=0).sum(axis=0),
+                np.delete(rows, fold, axis=0),
+                np.delete(means, fold, axis=0),
+            )
+            for number, fold in enumerate(folds)
+        ]
+        regressions, steadiness = _regressions(np.stack([covariance, *(others for _, others in without)]))
         from_mean, given_others = np.zeros(means.shape), np.zeros(means.shape)
-        for number, fold in enumerate(folds):
-            rest = np.setdiff1d(np.arange(len(past)), fold)
-            around, others = _pooled(np.delete(in_fold, number, axis=0).sum(axis=0), rows[rest], means[rest])
+        for fold, (around, _), regression in zip(folds, without, regressions[1:], strict=True):
             from_mean[fold] = np.where(rows[fold] > 0, (means[fold] - around) / sd, 0.0)
-            given_others[fold] = from_mean[fold] @ _regressions(others)[0].T
-        moves, steadiness = _regressions(covariance)
+            given_others[fold] = from_mean[fold] @ regression.T
+        moves = regressions[0]
         moved = (self._means[now, places] - center) / sd
         alone = Residuals(
             columns=names,
@@ -373,8 +385,14 @@ class Relations:
             moves=np.eye(len(places)),
             steadiness=np.ones(len(places)),
         )
-        together = replace(alone, now=moves @ moved, past=given_others, moves=moves, steadiness=steadiness)
+        together = replace(alone, now=moves @ moved, past=given_others, moves=moves, steadiness=steadiness[0])
         return alone, together
+
+    def _correlations_of(self, past: Ints, places: Ints) -> npt.NDArray[np.float32]:
+        """Return the correlations of partitions and columns. Neighbours are not copied: most windows are neighbours."""
+        are_neighbours = len(past) > 0 and past[-1] - past[0] == len(past) - 1
+        some = self._correlations[past[0] : past[-1] + 1] if are_neighbours else self._correlations[past]
+        return some if len(places) == len(self.columns) else some[:, places[:, None], places]
 
 
 def _pooled(products: Floats, rows: Floats, means: Floats) -> tuple[Floats, Floats]:
@@ -384,15 +402,17 @@ def _pooled(products: Floats, rows: Floats, means: Floats) -> tuple[Floats, Floa
     return center, products + apart.T @ apart
 
 
-def _regressions(covariance: Floats) -> tuple[Floats, Floats]:
-    """Return the matrix that turns standardized means into residuals given all other columns, by ridge regressions, and
-    1 / standard deviation of each column's rows given the others."""
-    size = np.sqrt(np.diagonal(covariance))
+def _regressions(covariances: Floats) -> tuple[Floats, Floats]:
+    """Return for each of `covariances`, shape (n, columns, columns), the matrix that turns standardized means into
+    residuals given all other columns, by ridge regressions, and 1 / standard deviation of each column's rows given the
+    others."""
+    size = np.sqrt(np.diagonal(covariances, axis1=1, axis2=2))
     size = np.where(size > 0, size, 1.0)
-    correlation = covariance / size[:, None] / size
-    np.fill_diagonal(correlation, 1.0)
-    precision = np.linalg.inv(correlation + RIDGE * np.eye(len(correlation)))
-    return precision / np.diagonal(precision)[:, None], np.sqrt(np.diagonal(precision))
+    correlation = covariances / size[:, :, None] / size[:, None, :]
+    np.einsum("nii->ni", correlation)[:] = 1.0 + RIDGE  # a view of the diagonals
+    precision = np.linalg.inv(correlation)
+    own = np.diagonal(precision, axis1=1, axis2=2)
+    return precision / own[:, :, None], np.sqrt(own)
 
 
 def _largest_share(column: Mapping[str, Any]) -> float:

@@ -36,6 +36,7 @@ from ml_assets.data.validation.drift import Floats, ProfileCounts, psi
 from ml_assets.data.validation.drift_rule import RULE, ColumnPolicy, DriftRule, GivenOthers
 from ml_assets.data.validation.profile import Bools, Ints, Relations
 from ml_assets.data.validation.verdict import Finding
+from resources.threads import one_blas_thread
 
 _USUAL, _TIMES = 0.9, 2.0
 """Share of past partitions that decide what is usual for the table, and the factor above it."""
@@ -184,7 +185,8 @@ class Shifts:
         places: Ints = np.array([self._place[one] for one in past])
         kept: Bools = np.array([name not in rule.ignore for name in self._relations.columns], dtype=bool)
         kept &= self._relations.partitions_with(places) >= rule.least
-        compared = self._relations.residuals(places, now, kept)
+        with one_blas_thread():
+            compared = self._relations.residuals(places, now, kept)
         names = compared[0].columns
         if not names:
             return None

@@ -16,7 +16,7 @@ from ml_assets.model.evaluation.evaluation_document import (
 )
 from ml_assets.model.evaluation.metrics.bootstrap import Interval
 from ml_assets.model.evaluation.metrics.metrics import metric_named
-from ml_assets.model.evaluation.report.pictures import dependence_pictures
+from ml_assets.model.evaluation.report.pictures import dependence_drawn_later
 from ml_assets.model.evaluation.report_document import (
     Explanations,
     NaiveChoice,
@@ -98,10 +98,8 @@ MOST_COLUMNS = 15
 """Columns that a page shows: the most important ones. `evaluation.json` has all."""
 
 
-def explanation_chapters(
-    found: Explanations | None, objective: ObjectiveName, *, drawn: bool = True
-) -> Iterator[Chapter]:
-    """Yield the chapter of a pipeline with `explanations`; without the pictures if not `drawn`."""
+def explanation_chapters(found: Explanations | None, objective: ObjectiveName) -> Iterator[Chapter]:
+    """Yield the chapter of a pipeline with `explanations`."""
     if found is None:
         return
     metric = metric_named(found.metric, objective)
@@ -111,11 +109,10 @@ def explanation_chapters(
     blocks: list[Block] = [Grid(("column", f"{change} {metric.label}"), rows, numbers=frozenset({1}))]
     if hidden := len(found.columns) - len(shown):
         blocks.append(Paragraph(f"{counted(hidden, 'less important column')} in evaluation.json."))
-    if drawn:
-        blocks += [
-            Drawing(name, lambda svg=svg: svg, "Mean prediction if all rows had this value.")
-            for name, svg in dependence_pictures(found, "svg").items()
-        ]
+    blocks += [
+        Drawing(name, draw, "Mean prediction if all rows had this value.")
+        for name, draw in dependence_drawn_later(found, "svg").items()
+    ]
     yield Chapter(
         "Columns the model uses",
         tuple(blocks),

@@ -339,12 +339,13 @@ _TURNED = 4
 """Categories from which their names are turned."""
 
 
-def dependence_pictures(found: Explanations | None, form: Form) -> dict[str, str]:
-    """Return a picture in base64 for each of the most important columns, by `dependence on COLUMN`."""
+def dependence_drawn_later(found: Explanations | None, form: Form) -> dict[str, Callable[[], str]]:
+    """Return a picture in base64 for each of the most important columns, by `dependence on COLUMN`, each drawn when its
+    function is called."""
     if found is None:
         return {}
     return {
-        f"dependence on {one.column}": encoded(lambda axes, one=one: _dependence(axes, one), form)
+        f"dependence on {one.column}": lambda one=one: encoded(lambda axes: _dependence(axes, one), form)
         for one in found.dependence
     }
 

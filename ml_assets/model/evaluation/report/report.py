@@ -26,7 +26,7 @@ from ml_assets.model.evaluation.report.card import model_card
 from ml_assets.model.evaluation.report.pictures import (
     COLOURS,
     caption,
-    dependence_pictures,
+    dependence_drawn_later,
     headline,
     pictures,
 )
@@ -139,7 +139,7 @@ def render(report: Report) -> str:
         survived=sentences.survived(report),
         rules=_rule_rows(evaluation.decision),
         transitions={to: _rule_rows(one) for to, one in evaluation.transitions.items()},
-        chapters=_chapters(report, drawn=True),
+        chapters=_chapters(report),
         pictures=drawn,
         captions={name: caption(name, evaluation) for name in drawn},
         colours=COLOURS,
@@ -195,22 +195,23 @@ def summary_markdown(report: Report, images: dict[str, str] | None = None) -> st
     said += sentences.left_out(report)
     drawn = images
     if drawn is None:
-        drawn = pictures(evaluation, report.loss) | dependence_pictures(report.explanations, "png")
+        dependence = dependence_drawn_later(report.explanations, "png")
+        drawn = pictures(evaluation, report.loss) | {name: draw() for name, draw in dependence.items()}
         lines += [*as_markdown(headline(evaluation)), ""]
     lines += [*_metrics(evaluation), "", *Bullets(tuple(said)).to_markdown()]
-    for chapter in _chapters(report, drawn=False):
+    for chapter in _chapters(report):
         lines += ["", *chapter.to_markdown()]
     lines += ["", *as_markdown(drawn)]
     return "\n".join(lines)
 
 
-def _chapters(report: Report, *, drawn: bool) -> list[Chapter]:
+def _chapters(report: Report) -> list[Chapter]:
     """Return the parts of report and asset page that need no layout of their own."""
     objective = report.evaluation.objective
     return [
         *chapters.naive_chapters(report.naive, objective),
         *chapters.threshold_chapters(report.thresholds),
-        *chapters.explanation_chapters(report.explanations, objective, drawn=drawn),
+        *chapters.explanation_chapters(report.explanations, objective),
         *chapters.calibration_chapters(report.evaluation),
         *chapters.bias_chapters(report.evaluation),
         *chapters.worst_slices_chapters(report.worst_slices),
