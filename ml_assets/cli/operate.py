@@ -119,8 +119,12 @@ def gc(delete: bool, as_json: bool) -> None:
         facts = {
             kind: {"things": things, "bytes": size, "which": which} for kind, things, size, which in rows
         }
-        say(json.dumps({"deleted": delete, **facts}, indent=1))
+        say(json.dumps({"deleted": delete, **facts, "damaged": list(waste.damaged)}, indent=1))
         return
+    for name in waste.damaged:
+        say(
+            f"{name}: its job.json is damaged, so all snapshots stay: launch the partition again, or delete the folder"
+        )
     for kind, things, size, which in rows:
         said = "–" if size is None else f"{size:,}"
         say(f"{kind:<28}{things:>9,}{said:>18} bytes  {which}".rstrip())

@@ -27,7 +27,7 @@ from polars.testing import assert_series_equal
 from ml_assets.components import Dataset, FeatureTable, TrainingPipeline
 from ml_assets.components.base import SpecComponent
 from ml_assets.components.scaffold.column_values import plain_columns, typed_columns
-from ml_assets.components.scaffold.csv_tables import GivenOptions, infer
+from ml_assets.components.scaffold.csv_tables import LEAST_PARTITIONS, GivenOptions, infer, window_of
 from ml_assets.components.scaffold.refusals import CsvRefused
 from ml_assets.components.scaffold.rows_of_file import FileRows, read_rows
 from ml_assets.components.specs import FeatureTableSpec
@@ -480,6 +480,35 @@ def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
         )
     )
     assert infer(read_rows(file)).past.numbers == taken
+
+
+@given(st.lists(st.integers(0, 50) | st.just(0), min_size=20, max_size=400))
+def test_splits_share_rows_and_have_enough_partitions(rows: list[int]) -> None:
+    present = sum(map(bool, rows))
+    if present < LEAST_PARTITIONS or not (rows[0] and rows[-1]):
+        return
+    window = window_of(rows)
+    ends = len(rows) - window["holdout"]
+    holdout, rest = rows[ends:], rows[:ends]
+    validation = rest[-window["validation"] :]
+    assert sum(map(bool, holdout)) >= 5
+    assert sum(map(bool, validation)) >= 3
+    assert window["train"] == min(730, len(rest) - len(validation)) >= 1
+    assert sum(holdout) <= sum(rows) / 4 or sum(map(bool, holdout)) == 5
+    assert sum(validation) <= sum(rest) / 6 or sum(map(bool, validation)) == 3
+
+
+def test_a_table_whose_rows_become_more_keeps_most_of_them_to_train(tmp_path: Path) -> None:
+    """Of polls before an election, a sixth of the days had three fifths of the rows, and the training a quarter."""
+    file = tmp_path / "polls.csv"
+    lines = [f"{d},{n}_{k},{(n + k) % 7}" for n, d in enumerate(DAYS) for k in range(1 + n**3 // 9000)]
+    file.write_text("\n".join(["day,poll,share", *lines, ""]))
+    table = infer(read_rows(file))
+    assert table.window["holdout"] < len(DAYS) // 6
+    assert table.training_rows > 0.55 * len(lines)
+    steady = [f"{d},{k},{(n + k) % 7}" for n, d in enumerate(DAYS) for k in range(9)]
+    file.write_text("\n".join(["day,poll,share", *steady, ""]))
+    assert infer(read_rows(file)).window == {"train": 66, "validation": 9, "holdout": 15}
 
 
 def _is_in_house_style(folder: Path, *steps: str) -> None:

@@ -144,6 +144,10 @@ class CsvTable:
     """Distances, in partitions, of the recent past."""
     season: tuple[int, ...]
     """Distances, in partitions, of the same season."""
+    window: Mapping[str, int]
+    """Partitions of each split of a first model; see `window_of`."""
+    training_rows: int
+    """Rows of its training split."""
     guesses: tuple[Guess, ...] = field(default=(), compare=False)
 
     @property
@@ -165,11 +169,6 @@ class CsvTable:
     def gaps(self) -> int:
         """Partitions without a row among `keys`."""
         return len(self.keys) - self.present
-
-    @property
-    def window(self) -> dict[str, int]:
-        """Partitions of each split of a first model."""
-        return window_of(len(self.keys), self.present)
 
 
 def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | None = None) -> CsvTable:
@@ -222,7 +221,9 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     cadence = Cadence(unit.cadence, first, last)
     holidays = _holidays(asked.holidays, unit, first, last)
     keys = cadence.keys(first, last)
-    window = window_of(len(keys), len(present_days))
+    of_start = dict(starts.value_counts().iter_rows())
+    rows_of_keys = [of_start.get(date.fromisoformat(key), 0) for key in keys]
+    window = window_of(rows_of_keys)
     validation = date.fromisoformat(keys[-window["validation"] - window["holdout"]])
     holdout = date.fromisoformat(keys[-window["holdout"]])
 
@@ -307,6 +308,8 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
         holidays=asked.holidays,
         recent=recent,
         season=_season(unit, labelled, trained),
+        window=window,
+        training_rows=sum(rows_of_keys[-sum(window.values()) :][: window["train"]]),
     )
     words = [name for name in candidates if frame[name].dtype == pl.String or ID.search(name)]
     naming = [name for name in naming_a_series(frame, words) if name not in (*series, label.name)]
@@ -332,20 +335,42 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     )
 
 
-def window_of(partitions: int, present: int) -> dict[str, int]:
+_LEAST_HOLDOUT, _LEAST_VALIDATION = 5, 3
+"""Partitions with rows that the holdout and the validation split have at least."""
+
+
+def window_of(rows: Sequence[int]) -> dict[str, int]:
     """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train.
 
-    `present` of the partitions have rows.
+    `rows` are the rows of each partition, oldest first, from the first to the last with some. If the rows become more,
+    as polls do before an election, a sixth of the partitions may have most of them: the holdout has at most a quarter
+    of the rows, and the validation split a sixth of the others, unless that leaves them too few partitions.
     """
+    partitions, present = len(rows), sum(map(bool, rows))
     holdout, validation = (
         -(-share * partitions // present)
-        for share in (min(56, max(5, present // 6)), min(28, max(3, present // 10)))
+        for share in (
+            min(56, max(_LEAST_HOLDOUT, present // 6)),
+            min(28, max(_LEAST_VALIDATION, present // 10)),
+        )
     )
+    holdout = _sized(rows, holdout, _LEAST_HOLDOUT, 1 / 4)
+    validation = _sized(rows[:-holdout], validation, _LEAST_VALIDATION, 1 / 6)
     return {
         "train": min(730, partitions - holdout - validation),
         "validation": validation,
         "holdout": holdout,
     }
+
+
+def _sized(rows: Sequence[int], last: int, least: int, share: float) -> int:
+    """Return a number of partitions near `last`: the last ones have together at most `share` of the rows, unless fewer
+    than `least` of them would have some."""
+    while sum(map(bool, rows[-last:])) < least:
+        last += 1
+    while sum(rows[-last:]) > share * sum(rows) and sum(map(bool, rows[1 - last :])) >= least:
+        last -= 1
+    return last
 
 
 def _with_guesses(

@@ -364,7 +364,6 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
     kept = always if hour else naming
     holidays = HOLIDAY_COLUMNS if table.holidays else ()
     known_numbers = [column for column in known if column.name not in words]
-    train_rows = table.rows * window["train"] // len(keys)
     # No day of the file itself may be rejected for its number of rows.
     most_uneven = max(0.6, math.ceil(12 * table.unevenness) / 10)
     return {
@@ -426,7 +425,7 @@ def csv_names(table: CsvTable, names: Mapping[str, str]) -> dict[str, Any]:
         "label_nullable": columns[label.name].nullable,
         "label_dtype": "string" if label.classes else "int8, isin: [0, 1]" if label.is_binary else "float32",
         "label_polars": "" if label.classes else "Int8" if label.is_binary else "Float32",
-        **first_training(train_rows),
+        **first_training(table.training_rows),
         "dropout": first_dropout(label.objective),
         "metric": facts_of(label.objective).chosen_by,
         "quoted": _quoted,

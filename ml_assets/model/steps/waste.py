@@ -50,6 +50,9 @@ class Waste:
     """Environments of `ml-assets reproduce --environment`: folder → bytes."""
     checkpoints: Mapping[str, Mapping[str, int]]
     """Artifact folder of a finished training → file of a checkpoint → bytes."""
+    damaged: Sequence[str]
+    """Artifact folders of unfinished trainings whose `job.json` cannot be read. Nobody knows which snapshots they need,
+    so all stay."""
     lake: Garbage
     """Contents of the lake, also those that the deletion of the branches frees."""
     rules: GarbageRules
@@ -71,12 +74,14 @@ def find_waste(main: Platform, tables: DeclaredTables, windows: Mapping[str, int
         commits=sorted({commit for one in known for commit in (one.origin, one.base)}),
         without=[*audits, *inputs],
     )
+    unfinished = _unfinished(main)
     return Waste(
         retired=not_retained(TableReader.at(main.whole_lake, MAIN), tables, windows),
         audits=audits,
         inputs=inputs,
         snapshots=_snapshots(main, now - UNUSED),
-        shared=_shared_snapshots(main),
+        shared=_shared_snapshots(main, unfinished),
+        damaged=unfinished.damaged,
         packages=unused_packages(main, now - UNUSED),
         checkpoints=_checkpoints(main),
         lake=main.lake_garbage.look(rules),
@@ -171,15 +176,20 @@ def _checkpoints(main: Platform) -> dict[str, dict[str, int]]:
 
 
 def _snapshots(main: Platform, before: datetime) -> dict[Path, int]:
-    """Return cached snapshots that no run made since `before`, and that no training of this machine uses."""
+    """Return cached snapshots that no run made since `before`, and that no training of this machine uses; none if one
+    of them has a damaged `job.json`."""
     folder = main.settings.cache_folder / "snapshots"
     if not folder.is_dir():
         return {}
-    running = {
-        Path(TrainingJob.from_json((job).read_text()).snapshot).name
-        for job in (main.settings.artifacts_folder / TRAININGS).glob(f"*/*/{JOB}")
-        if _is_running(job.parent)
-    }
+    jobs = (main.settings.artifacts_folder / TRAININGS).glob(f"*/*/{JOB}")
+    try:
+        running = {
+            Path(TrainingJob.from_json(job.read_text()).snapshot).name
+            for job in jobs
+            if _is_running(job.parent)
+        }
+    except ValueError:
+        return {}
     return {
         one: sum(file.stat().st_size for file in one.rglob("*") if file.is_file())
         for one in sorted(folder.iterdir())
@@ -190,33 +200,47 @@ def _snapshots(main: Platform, before: datetime) -> dict[Path, int]:
     }
 
 
-def _shared_snapshots(main: Platform) -> dict[str, int]:
+@dataclass(frozen=True)
+class _Unfinished:
+    """Trainings without a result: they may run or resume."""
+
+    snapshots: set[str]
+    """Digests of the snapshots that they name."""
+    damaged: tuple[str, ...]
+    """See `Waste.damaged`."""
+
+    def needs(self, snapshot: str) -> bool:
+        """True if one of them names the snapshot, or if one of them cannot be read."""
+        return bool(self.damaged) or snapshot in self.snapshots
+
+
+def _unfinished(main: Platform) -> _Unfinished:
+    snapshots, damaged = set[str](), list[str]()
+    for (model, fingerprint), files in sorted(_trainings(main).items()):
+        if JOB in files and RESULT not in files:
+            name = f"{TRAININGS}/{model}/{fingerprint}"
+            try:
+                job = TrainingJob.from_json(read_artifact(main.artifacts, name, JOB).decode())
+            except ValueError:
+                damaged.append(name)
+            else:
+                snapshots.add(job.snapshot_digest)
+    return _Unfinished(snapshots, tuple(damaged))
+
+
+def _shared_snapshots(main: Platform, unfinished: _Unfinished) -> dict[str, int]:
     """Return the snapshots among the artifacts that no unfinished training names. A launch shares its own again."""
     sizes: dict[str, int] = {}
     for path, size in main.artifacts.files(SNAPSHOTS).items():
         digest = path.partition("/")[0]
         sizes[digest] = sizes.get(digest, 0) + size
-    if not sizes:
-        return {}
-    needed = _needed_snapshots(main)
-    return {f"{SNAPSHOTS}/{one}": size for one, size in sorted(sizes.items()) if one not in needed}
-
-
-def _needed_snapshots(main: Platform) -> set[str]:
-    """Return the digests of the snapshots of trainings without a result: they may run or resume."""
-    return {
-        TrainingJob.from_json(
-            read_artifact(main.artifacts, f"{TRAININGS}/{model}/{fingerprint}", JOB).decode()
-        ).snapshot_digest
-        for (model, fingerprint), files in _trainings(main).items()
-        if JOB in files and RESULT not in files
-    }
+    return {f"{SNAPSHOTS}/{one}": size for one, size in sorted(sizes.items()) if not unfinished.needs(one)}
 
 
 def _remove_shared(main: Platform, name: str) -> None:
     """Remove a snapshot unless a launch began to need it. Its marker goes first and again last: if a launch shares the
     snapshot meanwhile, it is incomplete afterwards, and the next launch shares it whole."""
-    if name.removeprefix(f"{SNAPSHOTS}/") in _needed_snapshots(main):
+    if _unfinished(main).needs(name.removeprefix(f"{SNAPSHOTS}/")):
         return
     main.artifacts.remove(name, [MANIFEST])
     main.artifacts.remove(name)
