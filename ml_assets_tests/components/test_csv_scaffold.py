@@ -499,7 +499,7 @@ def test_splits_share_rows_and_have_enough_partitions(rows: list[int]) -> None:
 
 
 def test_a_table_whose_rows_become_more_keeps_most_of_them_to_train(tmp_path: Path) -> None:
-    """Of polls before an election, a sixth of the days had three fifths of the rows, and the training a quarter."""
+    """A sixth of the days of polls before an election had three fifths of the rows, and the training a quarter."""
     file = tmp_path / "polls.csv"
     lines = [f"{d},{n}_{k},{(n + k) % 7}" for n, d in enumerate(DAYS) for k in range(1 + n**3 // 9000)]
     file.write_text("\n".join(["day,poll,share", *lines, ""]))
