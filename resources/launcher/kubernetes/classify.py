@@ -93,6 +93,26 @@ class StartTimeouts:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Remedies:
+    """Ends of messages about a container that cannot be created."""
+
+    image: str
+    """Remedy if its image cannot be pulled."""
+    objects: str
+    """Remedy if an object that it names, or a key in it, is missing."""
+
+    @classmethod
+    def of_trainers(cls, profile: ResourceProfile) -> "Remedies":
+        """Return the remedies for pods of a training."""
+        named = "resources.image" if profile.image else "ML_ASSETS_KUBERNETES_IMAGE"
+        return cls(
+            image=f"Correct {named}, push the image, or name the registry's Secret in resources.pull_secrets",
+            objects="Create the object that it names, or add the key to it (Secrets: ML_ASSETS_KUBERNETES_S3_SECRET, "
+            "resources.env_from_secrets), or correct the name",
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
 class AttemptEnd:
     """End of an attempt."""
 
@@ -135,7 +155,7 @@ def why_not_started(
             continue
         stuck = _stuck(pod)
         if stuck is not None and stuck.waiting in _NEVER:
-            return _no_image(pod, stuck, profile)
+            return _no_image(pod, stuck, Remedies.of_trainers(profile))
         least = timeouts.start
         if stuck is not None:
             least = min(least, IMAGE_SECONDS if stuck.waiting in _NO_IMAGE else REFUSED_SECONDS)
@@ -162,17 +182,9 @@ def _why_late(
     events: Sequence[PodEvent],
 ) -> TrainingFailed | None:
     """Return the failure of a pod that has a node and is past its shortest timeout. `events` are those of the pod."""
+    if stuck is not None and not _pulls_again(stuck, events):
+        return why_stuck(pod, Remedies.of_trainers(profile), now, timeouts.start, events)
     waited = (now - pod.since).total_seconds()
-    if stuck is not None:
-        is_image = stuck.waiting in _NO_IMAGE
-        said = f'{_PULL_FAILED} "{stuck.image}"' if is_image else stuck.waiting_message
-        failed = [one for one in events if one.reason == "Failed" and said in one.message]
-        # Take the time of the first failure from the events: the status has none, and a pull may last minutes first.
-        tried = (now - min((one.first for one in failed), default=pod.since)).total_seconds()
-        if not (is_image and _pulls_again(events, failed)):
-            if tried <= min(IMAGE_SECONDS if is_image else REFUSED_SECONDS, timeouts.start):
-                return None
-            return _no_image(pod, stuck, profile) if is_image else _refused(pod, stuck)
     if waited <= timeouts.start:
         return None
     for one in pod.others:
@@ -197,35 +209,55 @@ def _why_late(
     )
 
 
-def _pulls_again(events: Sequence[PodEvent], failed: Sequence[PodEvent]) -> bool:
+def why_stuck(
+    pod: Pod, remedies: Remedies, now: datetime, patience_seconds: float, events: Sequence[PodEvent]
+) -> TrainingFailed | None:
+    """Return why a container of the pod cannot be created; None while it still may be. `events` are those of the pod.
+
+    A failure counts after 30 s for an image and 10 s for another object, or after `patience_seconds` if that is less.
+    """
+    stuck = _stuck(pod)
+    if stuck is None or _pulls_again(stuck, events):
+        return None
+    is_image = stuck.waiting in _NO_IMAGE
+    # Take the time of the first failure from the events: the status has none, and a pull may last minutes first.
+    tried = (now - min((one.first for one in _failures(stuck, events)), default=pod.since)).total_seconds()
+    allowed = IMAGE_SECONDS if is_image else REFUSED_SECONDS
+    if stuck.waiting not in _NEVER and tried <= min(allowed, patience_seconds):
+        return None
+    return _no_image(pod, stuck, remedies) if is_image else _refused(pod, stuck, remedies)
+
+
+def _failures(container: Container, events: Sequence[PodEvent]) -> list[PodEvent]:
+    """Return the events that say why this container cannot be created."""
+    is_image = container.waiting in _NO_IMAGE
+    said = f'{_PULL_FAILED} "{container.image}"' if is_image else container.waiting_message
+    return [one for one in events if one.reason == "Failed" and said in one.message]
+
+
+def _pulls_again(container: Container, events: Sequence[PodEvent]) -> bool:
     """True if another pull began after the failed ones. The status still says that the image failed."""
+    failed = _failures(container, events) if container.waiting in _NO_IMAGE else []
     begun = [one.last for one in events if one.reason == "Pulling"]
     return bool(begun and failed) and max(begun) > max(one.last for one in failed)
 
 
-def _no_image(pod: Pod, container: Container, profile: ResourceProfile) -> ImageUnavailable:
+def _no_image(pod: Pod, container: Container, remedies: Remedies) -> ImageUnavailable:
     said = f"{container.image}: {container.waiting}: {container.waiting_message}"
     if container.role != "trainer":
         return ImageUnavailable(
             f"{pod.named} cannot get the image of its {container.role} {container.name}, {said}. {_INJECTED}"
         )
-    named = "resources.image" if profile.image else "ML_ASSETS_KUBERNETES_IMAGE"
-    return ImageUnavailable(
-        f"{pod.named} cannot get image {said}. Correct {named}, push the image, or name the registry's Secret in "
-        "resources.pull_secrets"
-    )
+    return ImageUnavailable(f"{pod.named} cannot get image {said}. {remedies.image}")
 
 
-def _refused(pod: Pod, container: Container) -> PodNotStarted:
+def _refused(pod: Pod, container: Container, remedies: Remedies) -> PodNotStarted:
     said = f"{container.waiting}: {container.waiting_message}"
     if container.role != "trainer":
         return PodNotStarted(
             f"{pod.named} cannot create its {container.role} {container.name}: {said}. {_INJECTED}"
         )
-    return PodNotStarted(
-        f"{pod.named} cannot create its container: {said}. Create the object that it names (Secrets: "
-        "ML_ASSETS_KUBERNETES_S3_SECRET, resources.env_from_secrets), or correct the name"
-    )
+    return PodNotStarted(f"{pod.named} cannot create its container: {said}. {remedies.objects}")
 
 
 def fitting(pods: Iterable[Pod], nodes: int, profile: ResourceProfile) -> int | None:
@@ -354,13 +386,19 @@ def _hopeless(pod: Pod, profile: ResourceProfile) -> TrainingFailed | None:
             f"{pod.named} could not run its command: {trainer.message.strip()}. The image of the workers must contain "
             "it: check ML_ASSETS_KUBERNETES_IMAGE or resources.image, and ML_ASSETS_KUBERNETES_COMMAND"
         )
-    # Only the pod's own limit. If the node runs out of disk, the pod has a `DisruptionTarget` condition.
-    if pod.reason == "Evicted" and not pod.disrupted and _OVER_ITS_LIMIT.search(pod.message):
+    if is_over_its_disk(pod):
         return OutOfDisk(
             f"{pod.named} wrote more to its disk than its limit and was evicted: {pod.message} Raise "
             f"resources.scratch, {profile.scratch}, or read shards as they are needed (resources.shard_cache)"
         )
     return None
+
+
+def is_over_its_disk(pod: Pod) -> bool:
+    """True if the pod was evicted because it wrote more than its own limit. If the node itself runs out of disk, the
+    pod has a `DisruptionTarget` condition.
+    """
+    return pod.reason == "Evicted" and not pod.disrupted and _OVER_ITS_LIMIT.search(pod.message) is not None
 
 
 def _taken_away(ended: Sequence[Pod], gone: Sequence[Pod], failed: Document | None) -> str | None:

@@ -89,10 +89,12 @@ class Pod:
     trainer: Container
     others: tuple[Container, ...]
     """Containers that the launcher did not write."""
+    title: str = ""
+    """Name for messages; empty for a pod of a training, which has a number."""
 
     @classmethod
-    def of(cls, document: Document) -> "Pod":
-        """Read the API's document."""
+    def of(cls, document: Document, main: str = CONTAINER, title: str = "") -> "Pod":
+        """Read the API's document. `main`: name of the container that is the pod's task, here called its trainer."""
         meta, spec, status = document["metadata"], document["spec"], document.get("status", {})
         conditions = {one["type"]: one for one in status.get("conditions", [])}
         scheduled = conditions.get("PodScheduled", {})
@@ -104,7 +106,7 @@ class Pod:
         disrupted = ""
         if target.get("status") == "True":
             disrupted = f"{target.get('reason', 'disrupted')}: {target.get('message', '')}".rstrip(": ")
-        containers = list(_containers(spec, status))
+        containers = list(_containers(spec, status, main))
         # The pruner also reads foreign pods with our labels. They have no trainer: use an empty state.
         trainer = next(
             (one for one in containers if one.role == "trainer"),
@@ -129,6 +131,7 @@ class Pod:
             deleted=deleted,
             trainer=trainer,
             others=tuple(one for one in containers if one.role != "trainer"),
+            title=title,
         )
 
     @property
@@ -157,11 +160,11 @@ class Pod:
 
     @property
     def named(self) -> str:
-        """Name of the pod for messages: its number and its node."""
-        return f"pod {self.index}" + (f" on {self.node}" if self.node else "")
+        """Name of the pod for messages: its number or title, and its node."""
+        return (self.title or f"pod {self.index}") + (f" on {self.node}" if self.node else "")
 
 
-def _containers(spec: Document, status: Document) -> Iterator[Container]:
+def _containers(spec: Document, status: Document, main: str) -> Iterator[Container]:
     told = {
         one["name"]: one
         for one in [*status.get("initContainerStatuses", []), *status.get("containerStatuses", [])]
@@ -171,7 +174,7 @@ def _containers(spec: Document, status: Document) -> Iterator[Container]:
         role = "sidecar" if one.get("restartPolicy") == "Always" else "init container"
         yield _container(one, told.get(one["name"], {}), role, is_first=True)
     for one in spec["containers"]:
-        role = "trainer" if one["name"] == CONTAINER else "sidecar"
+        role = "trainer" if one["name"] == main else "sidecar"
         yield _container(one, told.get(one["name"], {}), role, is_first=False)
 
 
