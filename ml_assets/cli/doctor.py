@@ -10,7 +10,11 @@ import shutil
 import sys
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+import click
 
 from ml_assets.cli.opened import writing
 from ml_assets.cli.terminal import say
@@ -24,16 +28,22 @@ from ml_assets.model.release.registry import moved_from
 from ml_assets.model.release.releases import registry_of
 from ml_assets.model.release.rules_in_force import RulesLog, why_other
 from ml_assets.model.release.standing import InputsUnknown, in_words
+from resources.clocks import behind_http_server, why_wrong
 from resources.environment import installed_version
 from resources.extras import missing_extra
 from resources.lake import LakeUnavailable
-from resources.ledger import LedgerChanged
+from resources.ledger import LedgerBusy, LedgerChanged, LedgerUnavailable
 from resources.ledger.migrations import NEWEST
-from resources.words import counted, name_some
+from resources.words import counted, did_you_mean, name_some
 
 ENOUGH_DISK_GB = 2
 PATIENCE_SECONDS = 3.0
 """Wait for a server. Shorter than in a run, which waits for a server that restarts: a person expects a quick answer."""
+NEEDS = {
+    **dict.fromkeys(("accounts", "guard", "production", "registry", "rules"), "ledger"),
+    "dagster events": "lake",
+}
+"""Check → the check before it without which it would only wait for the same server once more."""
 PARTS = ("dagster", "mlflow", "onnxruntime", "pandera", "polars", "torch")
 
 
@@ -45,8 +55,8 @@ class WorthKnowing(Exception):
     """Everything works, and somebody should know this nevertheless. The message has the remedy."""
 
 
-def doctor() -> None:
-    """Print a line for each check. Exit status 1 if a check fails."""
+def doctor(parts: Sequence[str] = ()) -> None:
+    """Print a line for each check, or for those named `parts`. Exit status 1 if a check fails."""
     # Libraries log each try; the lines below show the result.
     logging.getLogger().setLevel(logging.ERROR)
     project = writing(patience_seconds=PATIENCE_SECONDS).project
@@ -55,6 +65,7 @@ def doctor() -> None:
         ("packages", _packages),
         ("settings", _settings),
         ("home", _home),
+        ("clock", _clock),
         ("definitions", _definitions),
         ("lake", lake),
         ("artifacts", artifacts),
@@ -69,20 +80,29 @@ def doctor() -> None:
         ("dagster events", dagster_events),
         *_workers(project),
     ]
-    failed = warned = 0
+    names = [name for name, _ in checks]
+    if unknown := [part for part in parts if part not in names]:
+        raise click.UsageError(f"no check is named '{unknown[0]}'{did_you_mean(unknown[0], names)}")
+    checks = [(name, check) for name, check in checks if not parts or name in parts]
+    failed: set[str] = set()
+    warned = 0
     for name, check in checks:
+        if (needed := NEEDS.get(name)) in failed:
+            failed.add(name)
+            say(f"FAIL  {name:16} not checked, because it needs what failed above: {needed}")
+            continue
         try:
             say(f"ok    {name:16} {check(project)}")
         except WorthKnowing as known:
             warned += 1
             say(f"warn  {name:16} {known}")
         except Exception as error:  # a doctor reports every failure, whatever its type
-            failed += 1
+            failed.add(name)
             said = str(error) if isinstance(error, NotWell) else f"{type(error).__name__}: {error}"
             what = missing_extra(error) or said
             say(f"FAIL  {name:16} {what}")
     if failed:
-        say(f"{failed} of {len(checks)} checks failed; each FAIL line names the remedy.")
+        say(f"{len(failed)} of {len(checks)} checks failed; each FAIL line names the remedy.")
         raise SystemExit(1)
     say("All checks passed." if not warned else "No check failed; each warn line names the remedy.")
 
@@ -130,6 +150,22 @@ def _home(project: Project) -> str:
             "ML_ASSETS_HOME to another disk"
         )
     return f"{home}, {free:.0f} GB free (ML_ASSETS_HOME moves it)"
+
+
+def _clock(project: Project) -> str:
+    """Compare the clock of this machine with those of the servers. A server that is away is told by its own check."""
+    of = project.settings
+    behind: dict[str, timedelta] = {}
+    for name, address in (("lakeFS", of.lake_url), ("S3", of.s3_endpoint_url), ("MLflow", of.tracking_uri)):
+        if address is not None and address.reveal().startswith(("http://", "https://")):
+            told = behind_http_server(address.reveal(), PATIENCE_SECONDS)
+            behind |= {} if told is None else {name: told}
+    if of.ledger_url is not None:
+        with suppress(LedgerUnavailable, LedgerBusy):
+            behind["the ledger"] = project.platform.ledger.models.now() - datetime.now(UTC)
+    if why := why_wrong(behind):
+        raise NotWell(why)
+    return f"agrees with {name_some(list(behind))}" if behind else "no server to compare it with"
 
 
 def _definitions(project: Project) -> str:

@@ -30,14 +30,16 @@ NAMES = ("kill-rank", "kill-node", "hang", "sigterm", "corrupt-checkpoint", "nan
 
 
 @click.command("doctor")
-def doctor() -> None:
-    """Check each part of the platform and print a line for it. A failed check names its remedy.
+@click.argument("parts", nargs=-1)
+def doctor(parts: tuple[str, ...]) -> None:
+    """Check each part of the platform, or PARTS alone, and print a line for it. A failed check names its remedy.
 
-    Exit status 1 if a check fails. A line `warn` is not a failure.
+    PARTS are names as the lines show them: `ml-assets doctor definitions 'cluster pods'`. Exit status 1 if a check
+    fails. A line `warn` is not a failure.
     """
     from ml_assets.cli import doctor as work
 
-    work.doctor()
+    work.doctor(parts)
 
 
 @click.command("drill")

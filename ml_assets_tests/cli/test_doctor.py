@@ -9,6 +9,7 @@ PARTS = [
     "packages",
     "settings",
     "home",
+    "clock",
     "definitions",
     "lake",
     "artifacts",
@@ -30,6 +31,18 @@ def test_a_fresh_home_is_well(terminal: Terminal) -> None:
     assert [line[6:22].strip() for line in said.out.splitlines() if line.startswith("ok ")] == PARTS
     assert said.out.splitlines()[-1] == "All checks passed."
     assert "none: nobody checks that you are ada. To begin: ml-assets accounts add NAME" in said.out
+
+
+def test_named_parts_are_checked_alone(terminal: Terminal) -> None:
+    said = terminal("doctor", "home", "ledger")
+    assert said.status == 0
+    assert [line[6:22].strip() for line in said.out.splitlines() if line.startswith("ok ")] == [
+        "home",
+        "ledger",
+    ]
+    unknown = terminal("doctor", "leger")
+    assert unknown.status == 2
+    assert "no check is named 'leger': did you mean 'ledger'?" in unknown.err
 
 
 def test_a_failing_part_is_named_with_its_remedy(terminal: Terminal) -> None:

@@ -63,7 +63,7 @@ def test_the_account_of_a_run_may_do_all_that_a_training_needs(
     assert launch.run(launch.profile("3 done")).attempts == 2
     assert launch.left() == []
     well = [check() for _, check in cluster_checks(launch.settings)]
-    assert len(well) == 3
+    assert len(well) == 4
 
 
 @pytest.mark.parametrize(

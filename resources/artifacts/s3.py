@@ -15,7 +15,7 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
 
@@ -383,6 +383,12 @@ class RemoteArtifacts:
             )
         if isinstance(error, FileNotFoundError):
             return ArtifactMissing(f"{self.url}: {error}: another process deleted it; create it again")
+        if code == "RequestTimeTooSkewed":
+            return ArtifactsRefused(
+                f"{server} denied access to {self.url}, because the clock of this machine says "
+                f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} UTC, and the server's differs by more than 15 minutes: set the "
+                "wrong clock right; ml-assets doctor compares the clocks"
+            )
         if isinstance(error, PermissionError | boto.NoCredentialsError | boto.PartialCredentialsError):
             return ArtifactsRefused(
                 f"{server} denied access to {self.url} ({code or type(error).__name__}: {error}): check "

@@ -140,6 +140,12 @@ class ClusterRefused(TrainingFailed):
     final = True
 
 
+class ClocksDiffer(TrainingFailed):
+    """The clocks of this machine, of the API server and of a node differ by minutes."""
+
+    final = True
+
+
 class JobSetsMissing(ClusterRefused):
     """The back end is `jobset`, and the cluster does not know that kind of object."""
 

@@ -12,7 +12,7 @@ import unicodedata
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import fields, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar, get_args
@@ -20,6 +20,7 @@ from typing import Any, TypeVar, get_args
 import sqlalchemy as sa
 from pydantic import TypeAdapter
 
+from resources.clocks import TOLERANCE
 from resources.ledger import chain
 from resources.ledger.errors import ClockRefused, IdentityNeeded, LedgerChanged, refuse_unprintable
 from resources.ledger.rows import (
@@ -49,8 +50,6 @@ from resources.ledger.tables import acceptances, decisions, in_utc
 Chained = Decision | Account | Revocation | RoleRow | LaunchRow | StopRow | AcceptedPartition
 """Any row of the chain."""
 Row = TypeVar("Row", bound=Chained)
-TOLERANCE = timedelta(minutes=5)
-"""Clocks of the hosts of one network differ by seconds. A larger difference is a wrong clock."""
 KINDS: dict[str, type[Chained]] = {
     "evaluation": EvaluationRow,
     "name": SemanticName,

@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 
 import sqlalchemy as sa
 
+from resources.clocks import TOLERANCE
 from resources.ledger import chain
 from resources.ledger.database import LedgerDatabase
 from resources.ledger.decision_rows import (
     ABOUT_MODELS,
-    TOLERANCE,
     append,
     begin_decision,
     kind_of,

@@ -26,6 +26,7 @@ def test_all_servers_are_well_and_named_without_passwords(
     assert str(installed.settings.artifacts_url) in _line(said, "artifacts")
     assert servers.record.url("mlflow") in _line(said, "tracker")
     assert "postgresql+psycopg2://127.0.0.1" in _line(said, "ledger")
+    assert _line(said, "clock").endswith("agrees with lakeFS, S3, MLflow, the ledger")
     assert "S3ComputeLogManager" in _line(said, "dagster storage")
     assert [name for name, secret in servers.secrets.items() if secret in said.out] == []
 

@@ -5,9 +5,11 @@ A check returns a sentence, or raises one of `resources.job.errors`, whose messa
 
 import time
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
 from uuid import uuid4
 
-from resources.job.errors import BadConfiguration, ClusterRefused, PodNotStarted
+from resources.clocks import TOLERANCE, in_words, why_wrong
+from resources.job.errors import BadConfiguration, ClocksDiffer, ClusterRefused, PodNotStarted
 from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.attempt_objects import job_manifest
 from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
@@ -50,6 +52,7 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
 
     return [
         ("cluster", lambda: _answers(connect())),
+        ("cluster clock", lambda: _clock(connect())),
         ("cluster rights", lambda: _rights(connect(), needed)),
         *([("cluster jobsets", lambda: _jobsets(connect()))] if has_jobsets else []),
         ("cluster pods", lambda: _trial(connect(), settings)),
@@ -58,6 +61,15 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
 
 def _answers(cluster: Cluster) -> str:
     return f"Kubernetes {cluster.version()} at {cluster.where}, namespace {cluster.namespace}"
+
+
+def _clock(cluster: Cluster) -> str:
+    """Raise `ClocksDiffer` if the clock of this machine is not that of the API server."""
+    cluster.version()  # each answer tells the server's time
+    behind = cluster.now() - datetime.now(UTC)
+    if why := why_wrong({"the API server": behind}):
+        raise ClocksDiffer(why)
+    return f"within {max(1, round(abs(behind.total_seconds())))} s of the API server"
 
 
 def _jobsets(cluster: Cluster) -> str:
@@ -102,6 +114,13 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
         raise PodNotStarted(
             f"{of.command[0]} --version ended with {pod.exit_code} in image {of.image}: {pod.trainer.message.strip()}. "
             "Correct ML_ASSETS_KUBERNETES_COMMAND or the image"
+        )
+    # The node dates the end of a container.
+    late = pod.trainer.ended - cluster.now() if pod.trainer.ended is not None else timedelta()
+    if abs(late) > TOLERANCE:
+        raise ClocksDiffer(
+            f"the clock of {pod.node} is {in_words(abs(late))} {'ahead of' if late > timedelta() else 'behind'} that "
+            "of the API server: set it (NTP). S3 refuses requests dated wrong by 15 minutes, so trainings there fail"
         )
     return (
         f"{of.image} ran {of.command[0]} on {pod.node} in {time.monotonic() - began:.1f} s, with Secret "
