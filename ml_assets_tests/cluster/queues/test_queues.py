@@ -25,6 +25,7 @@ pytestmark = pytest.mark.timeout(900)
 
 ROOM_FOR_ONE = {"cpu": "200m"}
 """Two pods of a small training: 100m each."""
+MINUTE = 60.0
 LONG = 20_000
 """Steps of a training that is not meant to come to its end by itself: 50 ms each."""
 
@@ -151,6 +152,25 @@ def test_a_place_nobody_can_get_is_refused_with_what_helps(launching: Launch, qu
         # Not the patience of an installation that sets none.
         assert time.monotonic() - began < KubernetesSettings().unschedulable_seconds
         assert launch.left() == []
+
+
+def test_a_queue_deleted_under_a_waiting_training_is_named_within_a_minute(
+    launching: Launch, queue: MakeQueue, begin: Begin, managed: ClusterEnvironment
+) -> None:
+    """With the times of an installation that sets none. The training that runs already goes on."""
+    name = queue("team", **ROOM_FOR_ONE)
+    first, second = launching(), launching()
+    one = begin(first, first.profile("steps", steps=1200, nodes=2, queue=name))
+    stepped(first, 1)
+    two = begin(second, second.profile("done", nodes=2, queue=name))
+    said(second, f"waits in queue {name}: ")
+    managed.kubectl("delete", "localqueue", name, "--wait=false")
+    deleted = time.monotonic()
+    with pytest.raises(Unschedulable, match=f"LocalQueue {name} doesn't exist.* make the queue again"):
+        two.result()
+    assert time.monotonic() - deleted < MINUTE
+    assert second.left() == []
+    assert one.result().attempts == 1
 
 
 def test_a_training_that_waits_is_cancelled_at_once(launching: Launch, queue: MakeQueue) -> None:

@@ -14,7 +14,12 @@ from datetime import datetime
 from functools import cached_property
 
 from resources.job.errors import TrainingFailed
-from resources.launcher.kubernetes.attempt_objects import JOB_UID, QueuePosition, why_not_admitted
+from resources.launcher.kubernetes.attempt_objects import (
+    HOPELESS_SECONDS,
+    JOB_UID,
+    QueuePosition,
+    why_not_admitted,
+)
 from resources.launcher.kubernetes.capacity import CapacityProbe, Reservation
 from resources.launcher.kubernetes.classify import (
     AttemptEnd,
@@ -185,7 +190,11 @@ class AttemptWatcher:
             self._refused_since = None
             return None
         self._refused_since = self._refused_since or time.monotonic()
-        is_final = time.monotonic() - self._refused_since > self.settings.unschedulable_seconds
+        # Without a position Kueue may be away; with one, it has decided.
+        allowed = min(
+            self.settings.unschedulable_seconds, HOPELESS_SECONDS if place.is_hopeless else math.inf
+        )
+        is_final = time.monotonic() - self._refused_since > allowed
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
     def _place(self) -> QueuePosition:

@@ -24,6 +24,8 @@ JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of a Workload, Kueue's record of a Job."""
 _HOPELESS = ("doesn't exist", "maximum capacity")
 """Phrases in Kueue's messages: the queue does not exist, or even an empty queue is too small for the request."""
+HOPELESS_SECONDS = 30.0
+"""Seconds until such a message fails the training. A queue may be deleted and made again by an upgrade."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,7 +69,8 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     if place.is_hopeless:
         return Unschedulable(
             f"queue {queue} never admits the training: {place.waits_for}. Correct resources.queue, request "
-            "less in resources (nodes, gpus, cpu, memory), or change the quota (deployment/helm)"
+            "less in resources (nodes, gpus, cpu, memory), change the quota (deployment/helm), or make the queue again "
+            "(kubectl get localqueues,clusterqueues)"
         )
     return None
 
