@@ -1,4 +1,6 @@
-"""Schemas for kubeconform from the pinned modules of Kubernetes and Kueue, strict: no field that they do not have."""
+"""Schemas for kubeconform from pinned modules, strict: no field that they do not have. Of Kubernetes, Kueue and
+Prometheus Operator.
+"""
 
 import json
 import shutil
@@ -17,7 +19,7 @@ _NUMBER_OR_TEXT = "io.k8s.apimachinery.pkg.util.intstr.IntOrString"
 
 
 def write_schemas(folder: Path) -> None:
-    """Write `<kind>_<group>_<version>.json` for each kind of Kubernetes and Kueue."""
+    """Write `<kind>_<group>_<version>.json` for each kind."""
     swagger = _source("kubernetes", "k8s.io/kubernetes") / "api" / "openapi-spec" / "swagger.json"
     definitions: Schema = json.loads(swagger.read_text())["definitions"]
     for name in (_QUANTITY, _NUMBER_OR_TEXT):
@@ -29,8 +31,14 @@ def write_schemas(folder: Path) -> None:
             _write(
                 folder, kind["kind"], kind["group"], kind["version"], {"$ref": f"{whole}#/definitions/{name}"}
             )
-    for path in (_source("kueue", "sigs.k8s.io/kueue") / "config" / "components" / "crd" / "bases").glob(
-        "*.yaml"
+    operator = _source("prometheus-operator", "github.com/prometheus-operator/prometheus-operator")
+    of_operator = operator / "example" / "prometheus-operator-crd"
+    of_kueue = _source("kueue", "sigs.k8s.io/kueue") / "config" / "components" / "crd" / "bases"
+    # Not all of the operator's: PyYAML takes a value = in others for a tag.
+    kinds = ("podmonitors", "prometheusrules")
+    for path in (
+        *of_kueue.glob("*.yaml"),
+        *(of_operator / f"monitoring.coreos.com_{one}.yaml" for one in kinds),
     ):
         spec = yaml.safe_load(path.read_text())["spec"]
         for version in spec["versions"]:
