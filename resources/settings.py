@@ -6,12 +6,21 @@ counts as not set. botocore reads the credentials of S3 itself (`AWS_*` of the p
 """
 
 import getpass
+import os
 import unicodedata
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SecretStr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from resources.addresses import Address
@@ -162,6 +171,18 @@ class Settings(Documented, BaseSettings):
         if not values.get("env"):
             return values
         return {name: value for name, value in values.items() if name not in _SERVERS_OF_MAIN}
+
+    @field_validator("launcher")
+    @classmethod
+    def _keeps_its_ledger(cls, value: str, info: ValidationInfo) -> str:
+        # A Secret without that key would give each pod a ledger of its own, which ends with the pod.
+        is_in_pod = value == "kubernetes" and "KUBERNETES_SERVICE_HOST" in os.environ
+        if is_in_pod and info.data.get("ledger_url") is None and not info.data.get("env"):
+            raise ValueError(
+                "in a pod, ML_ASSETS_LEDGER_URL must be set, or the ledger would end with the pod: add this key to the "
+                "Secret (secrets.platform of the chart); or name a file on a volume, sqlite:////…"
+            )
+        return value
 
     @field_validator("author")
     @classmethod

@@ -45,6 +45,19 @@ def test_named_parts_are_checked_alone(terminal: Terminal) -> None:
     assert "no check is named 'leger': did you mean 'ledger'?" in unknown.err
 
 
+def test_a_pod_without_the_address_of_its_ledger_is_refused(
+    terminal: Terminal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A Secret may lack the key. Each pod would have a ledger of its own, and lose it at its end."""
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("ML_ASSETS_LAUNCHER", "kubernetes")
+    said = terminal("doctor")
+    assert said.status == 1
+    assert "in a pod, ML_ASSETS_LEDGER_URL must be set" in said.err
+    monkeypatch.setenv("ML_ASSETS_LEDGER_URL", f"sqlite:///{terminal.home}/ledger.db")
+    assert terminal("doctor", "ledger").status == 0
+
+
 def test_a_failing_part_is_named_with_its_remedy(terminal: Terminal) -> None:
     """The other parts are still checked. The ledger alone knows what is in production, and who has an account."""
     (terminal.home / "ledger.db").write_text("this was a database")

@@ -60,12 +60,12 @@ class DagsterOnCluster:
     sweeps_after_expiry: int = field(default=0, init=False)
     """Sweeps that found an expired Lease, and removed nothing."""
 
-    def launch(self, assets: list[str], partition: str) -> str:
-        """Start a run in a pod; return its id."""
+    def launch(self, assets: list[str], partition: str, image: str = "") -> str:
+        """Start a run in a pod, of another `image` than the cluster's; return its id."""
         repository = RepositoryPythonOrigin(
             executable_path=PYTHON,
             code_pointer=ModuleCodePointer(LOCATION, "defs"),
-            container_image=self.cluster.image,
+            container_image=image or self.cluster.image,
         )
         job = self.defs.resolve_implicit_global_asset_job_def()
         run = self.instance.create_run_for_job(
@@ -87,7 +87,7 @@ class DagsterOnCluster:
             waited = time.monotonic() - began
             assert waited < seconds, f"waited {waited:.0f} s for {what}. {self.about()}"
             was_over = self.lease_is_over()
-            self._monitor()
+            self.monitor()
             assert sweep(self.pruner, self.instance) == NOTHING_TO_PRUNE, self.about()
             assert not self._has_failed(), self.about()
             self.sweeps_after_expiry += was_over and self.lease_is_over()
@@ -143,7 +143,7 @@ class DagsterOnCluster:
             "Failed" in self.run_pods(run_id).values() for run_id in starting
         )
 
-    def _monitor(self) -> None:
+    def monitor(self) -> None:
         """Do what Dagster's daemon does every `run_monitoring.poll_interval_seconds`."""
         with self._workspace() as workspace:
             found = [*execute_run_monitoring_iteration(workspace, logging.getLogger(__name__))]
@@ -160,9 +160,10 @@ def dagster_on_cluster(
     folder: Path,
     *,
     first_node: int,
+    limits: Mapping[str, str] | None = None,
 ) -> DagsterOnCluster:
     """Fill the namespace as the chart does, and open Dagster's storage. The pods of runs prefer node
-    `first_node`. `variables`: environment of this process and of the pods.
+    `first_node`. `variables`: environment of this process and of the pods. `limits`: more limits of these pods.
     """
     accounts = folder / ACCOUNTS
     accounts.mkdir()
@@ -171,7 +172,7 @@ def dagster_on_cluster(
     }
     for path in (accounts, kubeconfigs["dagster"]):
         path.chmod(0o755)  # pods of runs open it
-    settings = _settings(kubeconfigs["dagster"], first_node)
+    settings = _settings(kubeconfigs["dagster"], first_node, limits or {})
     of_runs = {name: value for name, value in variables.items() if name not in _OF_THIS_MACHINE}
     of_runs["ML_ASSETS_HOME"] = HOME
     secret = {name: value for name, value in of_runs.items() if name.endswith(_HIDDEN)}
@@ -201,7 +202,7 @@ def _config_map(name: str, data: Mapping[str, str]) -> dict[str, Any]:
     return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name}, "data": dict(data)}
 
 
-def _settings(kubeconfig: Path, first_node: int) -> str:
+def _settings(kubeconfig: Path, first_node: int, limits: Mapping[str, str]) -> str:
     """Return the chart's `dagster.yaml` for a daemon on this machine, and for pods that mount this environment."""
     settings = settings_of_dagster()
     launcher = settings["run_launcher"]["config"]
@@ -212,6 +213,8 @@ def _settings(kubeconfig: Path, first_node: int) -> str:
     preferred = [{"weight": 100, "preference": {"matchExpressions": [there]}}]
     pod["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
     container = launcher["run_k8s_config"]["container_config"]
+    container["resources"] = {"requests": container["resources"]["requests"] | limits,
+                              "limits": container["resources"]["limits"] | limits}  # fmt: skip
     container["env"] = [{"name": name, "value": value} for name, value in ENVIRONMENT.items()]
     # A pod makes the launcher of its run's instance, too, although it launches nothing.
     for inside, host in {**MOUNTS, str(kubeconfig.parent): str(kubeconfig.parent)}.items():

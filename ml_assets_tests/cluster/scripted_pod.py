@@ -2,8 +2,9 @@
 
 `PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
 follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL); `hungry` (takes memory for ever);
-`steps` (an event each 50 ms, from the stored step to `STEPS`, which it tells where `TOLD` is set, then done; stores its
-step and ends with 75 on SIGTERM); `deaf` (ignores SIGTERM); `lines` (says `STEPS` numbered lines, then done).
+`greedy` (writes 200 MB to its scratch); `steps` (an event each 50 ms, from the stored step to `STEPS`, which it tells
+where `TOLD` is set, then done; stores its step and ends with 75 on SIGTERM); `deaf` (ignores SIGTERM); `lines` (says
+`STEPS` numbered lines, then done).
 """
 
 import json
@@ -42,6 +43,9 @@ def main() -> int:
         taken: list[bytearray] = []
         while True:
             taken.append(bytearray(os.urandom(1 << 20) * 16))
+    if word == "greedy":
+        Path(os.environ["TRAINING_SCRATCH"], "shards").write_bytes(bytes(200_000_000))
+        time.sleep(600)
     if word == "deaf":
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         emit("started", 0)
