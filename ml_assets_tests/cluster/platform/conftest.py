@@ -48,8 +48,8 @@ def images(cluster: ClusterEnvironment) -> Iterator[dict[str, str]]:
 
 
 def scheduled_pipeline() -> dict[str, str]:
-    """Return the files of `store_demand` with a schedule. All its tables have the model's partitions, because a tick
-    materializes them, too.
+    """Return the files of `store_demand` with a schedule, and without approval and canary. All its tables have the
+    model's partitions, because a tick materializes them, too.
     """
     documents = list(yaml.safe_load_all((REPOSITORY / PIPELINE / "defs.yaml").read_text()))
     for one in documents:
@@ -57,6 +57,7 @@ def scheduled_pipeline() -> dict[str, str]:
     source = Path(newest_week.__file__)
     latest = f"{PIPELINE.replace('/', '.')}.{source.stem}.newest"
     cron = f"*/{PERIOD.seconds // 60} * * * *"
+    del documents[-1]["attributes"]["release"]
     documents[-1]["attributes"]["schedule"] = {"cron": cron, "latest": latest, "enabled": True}
     return {"defs.yaml": yaml.safe_dump_all(documents, sort_keys=False), source.name: source.read_text()}
 
