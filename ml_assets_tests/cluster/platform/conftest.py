@@ -27,11 +27,26 @@ FIRST_FEATURES = "2023-01-30"
 """First week with four weeks before it."""
 BEFORE_ALL = date(2022, 12, 31)
 """Day before the first partition: ticks skip until a test brings data."""
+BROKEN = """
+type: ml_assets.components.FeatureTable
+
+attributes:
+  name: broken
+  function: ml_assets.defs.broken.features.nowhere
+  inputs: [{table: datasets/sales, lookback: 1}]
+  partitions: {cadence: weekly, start: 2023-01-30, end: 2024-06-30}
+  contract:
+    primary_key: [store]
+    columns: [{name: store, dtype: string}]
+"""
+"""A `defs.yaml` whose function cannot be imported."""
 
 
 @pytest.fixture(scope="session")
 def images(cluster: ClusterEnvironment) -> Iterator[dict[str, str]]:
-    """Build both images, the platform's with a scheduled pipeline of the team; the nodes have them. Target → name."""
+    """Build the images, the platform's with a scheduled pipeline of the team; the nodes have them. Target → name.
+    `broken` is a platform whose definitions do not load.
+    """
     base = cluster.image
     built: dict[str, str] = {}
     with image_builder(base, cluster.cluster.archive(base)) as images:
@@ -42,6 +57,10 @@ def images(cluster: ClusterEnvironment) -> Iterator[dict[str, str]]:
             packed = images.pack(target, image)
             cluster.cluster.import_image(image, packed.archive, below=packed.below)
             built[target] = image
+        image = images.add(built["platform"], {"defs.yaml": BROKEN}, "/opt/ml-assets/ml_assets/defs/broken")
+        packed = images.pack("platform", image)
+        cluster.cluster.import_image(image, packed.archive, below=packed.below)
+        built["broken"] = image
         yield built
     for image in built.values():
         cluster.cluster.remove_image(image)
@@ -72,7 +91,8 @@ def team(
     """The team, with an empty lake, on a cluster that enforces network policies."""
     cluster.cluster.add_policies()
     folder = tmp_path_factory.mktemp("team")
-    with team_in_pods(cluster, RunningServers(running_servers), folder, **images) as team:
+    both = {target: images[target] for target in ("trainer", "platform")}
+    with team_in_pods(cluster, RunningServers(running_servers), folder, **both) as team:
         team.new_data(BEFORE_ALL)
         yield team
 
