@@ -301,6 +301,7 @@ def _used(artifacts: Artifacts, training_set: TrainingSet) -> dict[str, Any]:
         "gpu hours": readable(sum(one.gpu_hours for one in record.attempts)),
         "core hours": readable(sum(one.core_hours for one in record.attempts)),
         "goodput": readable(record.goodput.share),
+        **({} if (chosen := record.attempts[-1].interval) is None else {"checkpoints": chosen.in_words()}),
         "wall time": bullets(
             f"{name.replace('_', ' ')}: {seconds:.1f} s" for name, seconds in asdict(record.goodput).items()
         ),

@@ -21,17 +21,17 @@ class TrainingEvent:
     """Event of a worker, one JSON line. Nearly all come from rank 0."""
 
     kind: str
-    """Kind of the event. Rank 0 reports `warning`, `started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`
-    and `finished`. A rank of each machine reports `system`, any rank `failed`, the agent of a machine `ended`. A
-    launcher reports `reserved`."""
+    """Kind of the event. Rank 0 reports `warning`, `started`, `resumed`, `recovered`, `metrics`, `epoch`, `checkpoint`,
+    `interval` and `finished`. A rank of each machine reports `system`, any rank `failed`, the agent of a machine
+    `ended`. A launcher reports `reserved`."""
     step: int
     time: float
     """Seconds since the epoch, UTC."""
     values: dict[str, Any]
-    """For `metrics`, `epoch` and `system`: metric name → number. For `started`: `world_size`, `pids`, `steps`. For
-    `failed`: `error` and `message`. For `warning`: `message`. For `ended` (the ranks are gone, another attempt may
-    follow): `code`, `cause` and `place`, which is empty if another attempt may succeed. For `recovered`: see
-    `resources.job.events`. For `reserved`: see `resources.job.reserved`."""
+    """For `metrics`, `epoch`, `interval` and `system`: metric name → number. For `started`: `world_size`, `pids`,
+    `steps`. For `failed`: `error` and `message`. For `warning`: `message`. For `ended` (the ranks are gone, another
+    attempt may follow): `code`, `cause` and `place`, which is empty if another attempt may succeed. For `recovered`:
+    see `resources.job.events`. For `reserved`: see `resources.job.reserved`."""
 
     def to_line(self) -> str:
         """Return the line that a worker writes, without a newline."""
@@ -56,6 +56,8 @@ TRAININGS = "training"
 """Folder of all jobs among the artifacts."""
 SNAPSHOTS = "snapshots"
 """Folder of the snapshots among the artifacts that pods read, each under its digest."""
+USAGE = "usage"
+"""Folder of the records of what trainings reserved, among the artifacts; below it a folder for each model."""
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
 """Files of a job's folder: the job; the output of the workers; the events of all attempts, which the workers write."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"

@@ -59,6 +59,18 @@ class RestoredState:
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossHistory:
+    """Losses of work in earlier trainings of the same pipeline, for `checkpoint_every_minutes: auto`."""
+
+    losses: int
+    """Attempts that ended without a save: a worker, its pod or its machine was lost."""
+    worker_seconds: float
+    """Seconds that their attempts trained, times their workers."""
+    save_seconds: float | None
+    """Median of the time that a save took from the steps; None if no attempt measured it."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class TrainingJob:
     """Complete description of one training."""
 
@@ -103,6 +115,8 @@ class TrainingJob:
     """Name → version of `python` and of every installed package that the code of the workers reaches."""
     restored: RestoredState | None = None
     """State with which it begins, in place of step 0; None for nearly all trainings."""
+    loss_history: LossHistory | None = None
+    """Losses of earlier trainings, as the launch knows them; not part of the fingerprint. None: not asked for."""
     foreign: str = ""
     """SHA-256 of the document of a model that was trained elsewhere, in place of a training; empty for trainings."""
 
@@ -110,7 +124,7 @@ class TrainingJob:
     def fingerprint(self) -> str:
         """SHA-256, 64 hex digits, of everything that can change the weights."""
         facts = dataclasses.asdict(self)
-        for place in ("partition", "snapshot", "platform_text"):
+        for place in ("partition", "snapshot", "platform_text", "loss_history"):
             del facts[place]
         if self.restored is None:  # the fingerprint of a training that begins at step 0 does not mention it
             del facts["restored"]
@@ -135,11 +149,13 @@ class TrainingJob:
         try:
             settings = TrainingSettings(**document["settings"])
             restored: dict[str, Any] | None = document.get("restored")
+            history: dict[str, Any] | None = document.get("loss_history")
             facts: dict[str, Any] = {
                 **document,
                 "arguments": tuple(document["arguments"]),
                 "settings": settings,
                 "restored": None if restored is None else RestoredState(**restored),
+                "loss_history": None if history is None else LossHistory(**history),
             }
             return cls(**facts)
         except (KeyError, TypeError, AttributeError) as error:

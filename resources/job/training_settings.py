@@ -49,6 +49,9 @@ _DEFAULT_LANES = 8
 """Default number of lanes: enough for the devices of a machine. With determinism bitwise each lane is a pass of its
 own, so more lanes cost time."""
 
+_DEFAULT_STEPS_UNSAVED = 1000
+"""Default of `checkpoint_every_steps` beside fixed minutes."""
+
 _CONFIG = ConfigDict(extra="forbid", allow_inf_nan=False)
 """Configuration of all sections."""
 
@@ -157,10 +160,12 @@ class TrainingSettings(Documented):
 
     # Frequency, number and format of checkpoints.
 
-    checkpoint_every_steps: PositiveInt = 1000
-    """Greatest number of steps between two checkpoints."""
-    checkpoint_every_minutes: PositiveFloat = 10.0
-    """Greatest number of minutes between two checkpoints."""
+    checkpoint_every_steps: PositiveInt | None = None
+    """Greatest number of steps between two checkpoints. Default: 1000; no limit with `checkpoint_every_minutes: auto`.
+    """
+    checkpoint_every_minutes: PositiveFloat | Literal["auto"] = 10.0
+    """Greatest number of minutes between two checkpoints. `auto`: the interval that loses the least time, from the cost
+    of a save and the time between losses of a worker, both measured."""
     keep_checkpoints: Annotated[int, Field(ge=2)] = 3
     """Number of newest checkpoints to keep, at least 2: the newest may be incomplete. The best checkpoint that each of
     them names is kept, too."""
@@ -203,6 +208,13 @@ class TrainingSettings(Documented):
         """`lanes`, or its default. The default depends only on the batch, so the number of workers may change."""
         small = range(min(_DEFAULT_LANES, self.global_batch), 0, -1)
         return self.lanes or next(lanes for lanes in small if self.global_batch % lanes == 0)
+
+    @property
+    def most_steps_unsaved(self) -> int | None:
+        """`checkpoint_every_steps`, or its default; None for no limit."""
+        if self.checkpoint_every_steps is None and self.checkpoint_every_minutes != "auto":
+            return _DEFAULT_STEPS_UNSAVED
+        return self.checkpoint_every_steps
 
     @model_validator(mode="after")
     def _parts_are_compatible(self) -> Self:

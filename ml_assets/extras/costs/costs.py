@@ -14,9 +14,9 @@ from typing import Literal, get_args
 from ml_assets.extras.costs.prices import PriceTable
 from ml_assets.model.steps.goodput import Goodput
 from ml_assets.model.steps.live_report import Attempts
-from ml_assets.model.steps.usage import EVERY_SECONDS, USAGE, UsageRecord, UsedAttempt, read_usage_file
+from ml_assets.model.steps.usage import EVERY_SECONDS, UsageRecord, UsedAttempt, read_usage_file
 from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
-from resources.job.events import EVENTS, TrainingEvent, folder_of_training
+from resources.job.events import EVENTS, USAGE, TrainingEvent, folder_of_training
 from resources.threads import side_by_side
 
 By = Literal["pipeline", "partition", "day", "status", "gpu", "group"]

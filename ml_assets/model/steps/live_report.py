@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 from typing import Any, Protocol, Self
 
 from ml_assets.model.training.attempt.attempts import seconds_between, sign_of
+from ml_assets.model.training.attempt.pace import INTERVAL, SaveInterval
 from resources.job.events import Recovery, TrainingEvent
 from resources.job.job import TrainingResult
 from resources.job.reserved import RESERVED, Reserved
@@ -28,6 +29,10 @@ _MEASURING = {
     "checkpoint": {"checkpoint_duration_ms": "checkpoint_duration_ms", "blocked_ms": "checkpoint_blocked_ms"},
     "recovered": {"seconds": "recovery_seconds", "steps_lost": "recovery_steps_lost"},
     "system": None,
+    INTERVAL: {
+        name: name
+        for name in ("checkpoint_interval_seconds", "checkpoint_cost_seconds", "loss_interval_seconds")
+    },
 }
 """Kinds of events whose numbers are metrics → the numbers to keep, with their metric names; None for all numbers."""
 _OF_A_STEP = ("metrics", "epoch")
@@ -109,6 +114,8 @@ class LiveReport:
         self._track(event)
         if event.kind in ("resumed", "checkpoint", "started"):
             self._page.info(f"{event.kind} at step {event.step}")
+        if event.kind == INTERVAL:
+            self._page.info(SaveInterval.of(event).in_words())
         if event.kind == "warning":
             self._page.warning(str(event.values["message"]))
         if event.kind == "recovered":

@@ -13,7 +13,7 @@ import platform as interpreter
 import uuid
 from collections.abc import Callable, Generator, Iterable, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Self
 
@@ -23,6 +23,7 @@ from ml_assets.model.release.initial_version import InitialModel, newest_fit
 from ml_assets.model.release.releases import releases_of
 from ml_assets.model.steps.identity import require_as_frozen
 from ml_assets.model.steps.live_report import LiveReport, TrainingPage, spent
+from ml_assets.model.steps.loss_history import loss_history
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.usage import Usage
 from ml_assets.model.steps.values import InitialVersion, TrainedModel, TrainingSet
@@ -94,6 +95,8 @@ def train_model(
 
         hand_over_state(platform.artifacts, job, job.restored)
     profile = spec.resources.of(job.partition, resources)
+    if job.settings.checkpoint_every_minutes == "auto" and not job.script:
+        job = replace(job, loss_history=loss_history(platform, job, page))
     if platform.settings.prices is not None and not platform.artifacts.exists(name, RESULT):
         from ml_assets.extras.costs.budget import require_budget
 

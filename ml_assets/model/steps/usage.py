@@ -17,12 +17,13 @@ from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, replace
 from functools import cache
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter, ValidationError
 
-from ml_assets.model.steps.goodput import Goodput, LaunchSpan, goodput_of, mark_of
+from ml_assets.model.steps.goodput import Goodput, LaunchSpan, Trained, goodput_of, mark_of, trained_of
 from ml_assets.model.steps.live_report import Attempts
+from ml_assets.model.training.attempt.pace import INTERVAL, SaveInterval, loses_work
 from resources.artifacts import (
     ArtifactMissing,
     Artifacts,
@@ -30,14 +31,12 @@ from resources.artifacts import (
     read_artifact,
 )
 from resources.job.errors import Diverged
-from resources.job.events import TrainingEvent
+from resources.job.events import USAGE, TrainingEvent
 from resources.job.job import ExitCode, TrainingJob
 from resources.job.reserved import RESERVED, Reserved
 from resources.launcher.protocol import goes_on_after, nobody_comes_back
 from resources.threads import working_beside
 
-USAGE = "usage"
-"""Folder of the records among the artifacts."""
 EVERY_SECONDS = 30.0
 """Seconds between two records of a training that runs."""
 _LOOK_SECONDS = 0.5
@@ -64,6 +63,14 @@ class UsedAttempt:
     gpu: str
     """Name of the GPU, as its driver has it; empty if no worker reported it."""
     state: UsageState
+    workers: int = 0
+    """Workers that trained; 0 if none began, and in records of earlier releases."""
+    trained_seconds: float = 0.0
+    """Seconds from the start of the workers to their last sign of life."""
+    lost_work: bool = False
+    """True if it ended without a save, because a worker, its pod or its machine was lost."""
+    interval: SaveInterval | None = None
+    """Newest interval that `checkpoint_every_minutes: auto` chose; None for a fixed one."""
 
     @property
     def gpu_hours(self) -> float:
@@ -111,6 +118,8 @@ class UsageRecord:
     """Oldest first, by the time of their first place."""
     goodput: Goodput
     """Parts of the wall time of all launches."""
+    function: str = ""
+    """Import path of the model function or script; empty in records of earlier releases."""
 
     @property
     def at(self) -> float:
@@ -171,6 +180,7 @@ class Usage:
     _attempts: Attempts = field(default_factory=Attempts)
     _marks: list[TrainingEvent] = field(default_factory=list[TrainingEvent])
     _started: list[TrainingEvent] = field(default_factory=list[TrainingEvent])
+    _intervals: list[TrainingEvent] = field(default_factory=list[TrainingEvent])
     _own: set[str] = field(default_factory=set[str])
     """Names of the attempts of this launch."""
     _is_due: bool = False
@@ -237,6 +247,7 @@ class Usage:
                 fingerprint=self.job.fingerprint,
                 launches=tuple(one for one in launches if self._own or one is not self._launch),
                 attempts=tuple(self._used(held)),
+                function=self.job.model_function or self.job.script,
                 goodput=goodput_of([LaunchSpan(one.began, one.at) for one in launches], held, self._marks),
             )
 
@@ -244,6 +255,8 @@ class Usage:
         self._attempts.hear(event)
         if event.kind == "started":
             self._started.append(event)
+        if event.kind == INTERVAL:
+            self._intervals.append(event)
         if (mark := mark_of(event)) is not None:
             self._marks.append(mark)
 
@@ -291,15 +304,21 @@ class Usage:
 
     def _used(self, held: list[Reserved]) -> Generator[UsedAttempt]:
         nexts = [*(one.began for one in held[1:]), math.inf]
+        trained = trained_of(self._marks)
         for one, until in zip(held, nexts, strict=False):
+            here = next((it for it in trained if one.began <= it.started.time < until), None)
+            chosen = [event for event in self._intervals if one.began <= event.time < until]
             starts = [event for event in self._started if one.began <= event.time < until]
             device = starts[0].values if starts else {}
             uses_gpus = device.get("device") == "cuda"
+            state = self._state_of(one, until, is_last=math.isinf(until))
             yield UsedAttempt(
                 reading=one,
                 gpus=int(uses_gpus) if one.gpus is None else one.gpus,
                 gpu=str(device.get("gpu", "")),
-                state=self._state_of(one, until, is_last=math.isinf(until)),
+                state=state,
+                **({} if here is None else _trained_facts(here, state)),
+                interval=SaveInterval.of(chosen[-1]) if chosen else None,
             )
 
     def _state_of(self, held: Reserved, until: float, *, is_last: bool) -> UsageState:
@@ -324,3 +343,12 @@ class Usage:
         if not is_last:
             return "lost"
         return "running" if held.places else self._launch.state
+
+
+def _trained_facts(trained: Trained, state: UsageState) -> dict[str, Any]:
+    return {
+        "workers": int(trained.started.values.get("world_size", 0)),
+        "trained_seconds": trained.last_sign - trained.started.time,
+        # A person who cancels, or a launch that goes on, says nothing about losses.
+        "lost_work": state not in ("running", "cancelled") and loses_work(trained.marks),
+    }

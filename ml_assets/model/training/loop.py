@@ -16,6 +16,7 @@ from typing import NoReturn
 
 import numpy as np
 
+from ml_assets.model.training.attempt.pace import pace_of
 from ml_assets.model.training.data.prefetcher import Prefetcher
 from ml_assets.model.training.data.rowlog import RowLog
 from ml_assets.model.training.gradients import Gradients, gradients_of
@@ -70,15 +71,17 @@ def fit(run: Run, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> Expo
 def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartbeat: Heartbeat) -> None:
     settings, group, order, progress = run.job.settings, run.group, run.order, run.progress
     started = time.monotonic() - progress.seconds
-    saved_step, last_save = progress.step, time.monotonic()
+    saved_step = progress.step
+    pace = pace_of(run.job, run.folder, group, progress.step)
     meter, agreement = Meter(run.mfu_of_a_row, run.train.rows / order.units), Agreement(group)
 
     def save() -> None:
-        nonlocal saved_step, last_save
+        nonlocal saved_step
         heartbeat.rest()  # may wait for the store, which has its own timeout
-        run.save(rows)
+        with pace.saving():
+            run.save(rows)
         heartbeat.moved()
-        saved_step, last_save = progress.step, time.monotonic()
+        saved_step = progress.step
 
     def leave() -> NoReturn:
         if saved_step < progress.step:
@@ -100,6 +103,7 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
             agreement.change_pace()
             if is_better and saved_step < progress.step:
                 save()
+            pace.leave_out()
         if run.is_finished:
             break
         step = progress.step
@@ -136,11 +140,12 @@ def _fit(run: Run, gradients: Gradients, rows: RowLog, stop: StopRequest, heartb
                 emit("metrics", progress.step, learning_rate=rate, epoch=epoch, **figures)
 
         # After a failed save the next save is due at once: it raises the error on all ranks.
-        is_due = run.saver.has_failed or time.monotonic() - last_save > 60 * settings.checkpoint_every_minutes
-        stops, due = agreement.step(stops=stop.requested, saves=is_due)
+        pace.stepped(progress.step, is_saving=run.saver.is_saving)
+        stops, due = agreement.step(stops=stop.requested, saves=run.saver.has_failed or pace.is_due)
         if stops:
             leave()
-        if due or progress.step % settings.checkpoint_every_steps == 0:
+        most = settings.most_steps_unsaved
+        if due or (most is not None and progress.step % most == 0):
             save()
 
 

@@ -13,7 +13,7 @@ from ml_assets.model.steps.usage import Usage, UsageRecord, read_usage
 from ml_assets_tests.training.small_jobs import small_job
 from resources.artifacts import artifacts_of
 from resources.job.errors import Diverged
-from resources.job.events import TrainingEvent, read_events, training_folder_name
+from resources.job.events import WEIGHTS, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob
 from resources.launcher.local import LocalLauncher
 
@@ -107,3 +107,24 @@ def test_a_diverged_training_costs_too(tmp_path: Path, snapshot: Snapshot) -> No
     assert (attempt.state, recorded.record.launches[0].state) == ("diverged", "diverged")
     assert attempt.reading.place_seconds > 0
     assert recorded.record.goodput.seconds == pytest.approx(recorded.seconds, rel=0.01)
+
+
+def test_a_killed_training_by_auto_records_each_choice(tmp_path: Path, snapshot: Snapshot) -> None:
+    """The second attempt knows the loss of the first, so it saves more often. The weights are those of any interval."""
+    settings = {"determinism": "bitwise", "checkpoint_every_steps": None}
+    job = small_job(snapshot, pace=0.02, checkpoint_every_minutes="auto", **settings)
+    recorded, fixed = Recorded(tmp_path / "auto", job), Recorded(tmp_path / "fixed", small_job(snapshot))
+    recorded.launch(kill_after=60)
+    first, second = recorded.record.attempts
+    assert [one.lost_work for one in (first, second)] == [True, False]
+    assert [one.workers for one in (first, second)] == [2, 2]
+    assert first.interval is not None
+    assert second.interval is not None
+    assert (first.interval.losses, second.interval.losses) == (0, 1)
+    assert second.interval.checkpoint_interval_seconds < first.interval.checkpoint_interval_seconds
+    told = [one for one in read_events(recorded.folder) if one.kind == "interval"]
+    assert next(one.step for one in told if not one.values["losses"]) == 0
+    fixed.job = small_job(snapshot, determinism="bitwise", checkpoint_every_steps=5)
+    fixed.launch()
+    weights = [(one.folder / WEIGHTS).read_bytes() for one in (recorded, fixed)]
+    assert weights[0] == weights[1]

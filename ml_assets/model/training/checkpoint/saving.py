@@ -260,6 +260,11 @@ class Saver:
             saving.result()
 
     @property
+    def is_saving(self) -> bool:
+        """True while a save, or the allocation of its memory, goes on beside the steps."""
+        return self._saving is not None and not self._saving.done()
+
+    @property
     def has_failed(self) -> bool:
         """True if `wait` would raise. Ranks learn of a failure at almost, but not exactly, the same time."""
         return self._saving is not None and self._saving.done() and self._saving.exception() is not None

@@ -75,7 +75,7 @@ class _NewestFigures(Collector):
         found: dict[str, Any] = {}
         if event.kind in _STEPPING:
             found |= {"step": event.step, "last_step_timestamp_seconds": event.time}
-        if event.kind in (*_STEPPING, "system"):
+        if event.kind in (*_STEPPING, "system", "interval"):
             found |= {name: value for name, value in event.values.items() if isinstance(value, int | float)}
         elif event.kind == "started":
             found = {name: event.values[name] for name in ("world_size", "attempt")}
