@@ -1,14 +1,15 @@
 """Words of `ml-assets plan`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from ml_assets.cli.terminal import say
 from ml_assets.data.tables.guard import together
-from resources.words import name_some
+from resources.words import counted, name_some
 
 if TYPE_CHECKING:
     from ml_assets.context.plan import LaunchPlan
+    from ml_assets.extras.costs.expected import Expectation, ExpectedValue
     from ml_assets.model.steps.window import ColumnChange, ReadBy
 
 SHOWN = 10
@@ -54,6 +55,9 @@ def say_plan(planned: "LaunchPlan") -> None:
         say(f"  weights   begin with {planned.initial}")
     if planned.champion_has_seen:
         say(f"  champion  {planned.champion_has_seen}")
+    if planned.expected is not None:
+        for line in _expected(planned.model, planned.expected):
+            say(f"  expected  {line}")
     say()
     for line in _conclusion(planned, by_hand):
         say(line)
@@ -62,6 +66,36 @@ def say_plan(planned: "LaunchPlan") -> None:
         for name, spans in planned.to_rebuild.items():
             for typed in [f" {span.typed}" for span in spans] or [""]:
                 say(f"  ml-assets launch {name}{typed}")
+
+
+def _expected(model: str, expected: "Expectation") -> Iterator[str]:
+    """Yield hours, money and start, each with its interval."""
+    if expected.fault:
+        yield f"unknown: {expected.fault}"
+        return
+    if expected.hours is None:
+        yield f"no history: no training of {model} has completed"
+        return
+    count = counted(expected.trainings, "training")
+    whose = "with the same function and workers" if expected.is_alike else f"of {model}"
+    yield f"{_estimate(expected.hours, _time)}, from {count} {whose}"
+    if expected.money is not None:
+        yield f"{_estimate(expected.money, '{:.2f}'.format)} {expected.currency}".rstrip()
+    if expected.start_hours is not None:
+        yield f"starts after {_estimate(expected.start_hours, _time)} in the queue"
+
+
+def _estimate(one: "ExpectedValue", shown: Callable[[float], str]) -> str:
+    if one.low is None or one.high is None:
+        return f"{shown(one.middle)} (a single training has no interval)"
+    return f"{shown(one.middle)} (80 %: {shown(one.low)} to {shown(one.high)})"
+
+
+def _time(hours: float) -> str:
+    """Return a time in the unit that fits it."""
+    if hours >= 1:
+        return f"{hours:.1f} h"
+    return f"{60 * hours:.1f} min" if hours >= 1 / 60 else f"{3600 * hours:.0f} s"
 
 
 def _conclusion(planned: "LaunchPlan", by_hand: Sequence[str]) -> list[str]:

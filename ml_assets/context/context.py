@@ -114,9 +114,9 @@ class Context:
 
         `partition` is by default the newest. Raises `NotFound` and `LaunchRefused`.
         """
-        from ml_assets.context.plan import plan_of
+        from ml_assets.context.plan import plan_of, with_expectation
 
-        return plan_of(self.project, model, partition)
+        return with_expectation(self.project, plan_of(self.project, model, partition))
 
     def missing_behind(self, target: str, partitions: str | None = None) -> Sequence[tuple[str, str | None]]:
         """Return what a launch reads and nobody built: tables and partitions, as `launch` takes them, in its order.

@@ -4,7 +4,7 @@ It asks the same guard as the first step of a run, and changes nothing.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import dagster as dg
@@ -38,6 +38,7 @@ from ml_assets.model.steps.window import ColumnChange, changes_since
 
 if TYPE_CHECKING:
     from ml_assets.dagster_host.asset_graph import BaseAssetGraph
+    from ml_assets.extras.costs.expected import Expectation
     from ml_assets.extras.tuning.chosen import Chosen
 
 
@@ -106,6 +107,8 @@ class LaunchPlan:
     """Reason for which the second step would refuse that version; empty if it would not."""
     champion_has_seen: str
     """Sentence on a champion that has seen days of the holdout; empty if it has not."""
+    expected: "Expectation | None" = None
+    """Hours, money and start of the training; None if a launch would find it finished, and if nobody asked."""
 
     @property
     def is_as_trained(self) -> bool:
@@ -170,6 +173,15 @@ def plan_of(project: Project, model: str, partition: str | None) -> LaunchPlan:
         initial_fault=initial_fault,
         champion_has_seen=champion_has_seen(spec, project.platform, window),
     )
+
+
+def with_expectation(project: Project, planned: LaunchPlan) -> LaunchPlan:
+    """Return a plan with what its training is expected to take. Reads the record of each training of the pipeline."""
+    from ml_assets.extras.costs.expected import expected_of
+
+    if planned.is_as_trained:
+        return planned
+    return replace(planned, expected=expected_of(project.platform, planned.spec, planned.partition))
 
 
 def missing_behind(project: Project, target: str, partitions: str | None) -> list[tuple[str, str | None]]:

@@ -50,6 +50,7 @@ def test_a_plan_is_the_plan_of_the_command(api: ServedApi) -> None:
         False,
     )
     assert told["explanation"] == plan.validation.explain()
+    assert (told["expected"]["trainings"], told["expected"]["hours"]) == (0, None)
     mistyped = api.ask("viewer", "GET", "/plan?model=store_demand&partion=2024-01-08")
     assert problem(mistyped) == (422, "unknown_parameter")
     assert "did you mean 'partition'?" in mistyped.json()["detail"]

@@ -1,5 +1,6 @@
 """Routes that change nothing: plans, models and their versions, versions of tables, verdicts, experiments."""
 
+import dataclasses
 from typing import Annotated, Any
 
 from fastapi import Query
@@ -10,6 +11,7 @@ from ml_assets.extras.api.frame import ApiParts, Routes
 from ml_assets.extras.api.shapes import (
     CommitDocument,
     Cursor,
+    ExpectedDocument,
     ExperimentRun,
     ExperimentRunDetails,
     Key,
@@ -77,6 +79,9 @@ def _add_plan(routes: Routes, parts: ApiParts) -> None:
             to_rebuild={name: [one.typed for one in spans] for name, spans in found.to_rebuild.items()},
             faults=faults,
             first_possible=found.first_possible,
+            expected=None
+            if found.expected is None
+            else ExpectedDocument.model_validate(dataclasses.asdict(found.expected)),
         )
 
 

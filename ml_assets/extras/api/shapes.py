@@ -211,6 +211,30 @@ class VerdictDocument(Shape):
     findings: list[dict[str, Any]]
 
 
+class EstimateDocument(Shape):
+    """Expected value with an interval of 80 %."""
+
+    middle: float = Field(description="Median of the history.")
+    low: float | None = Field(description="Lower end; null if the history is a single training.")
+    high: float | None
+
+
+class ExpectedDocument(Shape):
+    """Expectation of a training, from trainings of its pipeline that completed."""
+
+    trainings: int = Field(description="Trainings that count; 0: no history.")
+    is_alike: bool = Field(
+        description="True if they had the same model function and as many workers; else they are all of the pipeline."
+    )
+    hours: EstimateDocument | None = Field(description="Hours in which it holds places.")
+    money: EstimateDocument | None = Field(description="By the prices of now; null without prices.")
+    currency: str
+    start_hours: EstimateDocument | None = Field(
+        description="Hours from the launch to the first place; null without a queue."
+    )
+    fault: str = Field(description="Reason for which the history could not be read; empty if it could.")
+
+
 class PlanDocument(Shape):
     """Reads and steps of a launch of a model, and the reasons against it."""
 
@@ -228,6 +252,9 @@ class PlanDocument(Shape):
     to_rebuild: dict[str, list[str]]
     faults: list[str]
     first_possible: str | None
+    expected: ExpectedDocument | None = Field(
+        description="Hours, money and start of the training; null if a launch would find it finished."
+    )
 
 
 class ExperimentRun(Shape):

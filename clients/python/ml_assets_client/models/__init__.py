@@ -5,6 +5,8 @@ from .commit_document import CommitDocument
 from .cost_row_document import CostRowDocument
 from .costs_document import CostsDocument
 from .costs_document_by import CostsDocumentBy
+from .estimate_document import EstimateDocument
+from .expected_document import ExpectedDocument
 from .experiment_run import ExperimentRun
 from .experiment_run_details import ExperimentRunDetails
 from .experiment_run_details_artifacts import ExperimentRunDetailsArtifacts
@@ -61,6 +63,8 @@ __all__ = (
     "CostRowDocument",
     "CostsDocument",
     "CostsDocumentBy",
+    "EstimateDocument",
+    "ExpectedDocument",
     "ExperimentRun",
     "ExperimentRunDetails",
     "ExperimentRunDetailsArtifacts",

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 from attrs import define as _attrs_define
 
 if TYPE_CHECKING:
+    from ..models.expected_document import ExpectedDocument
     from ..models.plan_document_refused import PlanDocumentRefused
     from ..models.plan_document_to_build import PlanDocumentToBuild
     from ..models.plan_document_to_rebuild import PlanDocumentToRebuild
@@ -21,6 +22,8 @@ class PlanDocument:
     Attributes:
         commit (str): Commit of the lake.
         done (bool): True if the partition was evaluated before.
+        expected (ExpectedDocument | None): Hours, money and start of the training; null if a launch would find it
+            finished.
         explanation (str):
         faults (list[str]):
         first_possible (None | str):
@@ -35,6 +38,7 @@ class PlanDocument:
 
     commit: str
     done: bool
+    expected: ExpectedDocument | None
     explanation: str
     faults: list[str]
     first_possible: str | None
@@ -47,9 +51,17 @@ class PlanDocument:
     to_rebuild: PlanDocumentToRebuild
 
     def to_dict(self) -> dict[str, Any]:
+        from ..models.expected_document import ExpectedDocument
+
         commit = self.commit
 
         done = self.done
+
+        expected: dict[str, Any] | None
+        if isinstance(self.expected, ExpectedDocument):
+            expected = self.expected.to_dict()
+        else:
+            expected = self.expected
 
         explanation = self.explanation
 
@@ -78,6 +90,7 @@ class PlanDocument:
             {
                 "commit": commit,
                 "done": done,
+                "expected": expected,
                 "explanation": explanation,
                 "faults": faults,
                 "first_possible": first_possible,
@@ -95,6 +108,7 @@ class PlanDocument:
 
     @classmethod
     def from_dict(cls: type[T], src_dict: Mapping[str, Any]) -> T:
+        from ..models.expected_document import ExpectedDocument
         from ..models.plan_document_refused import PlanDocumentRefused
         from ..models.plan_document_to_build import PlanDocumentToBuild
         from ..models.plan_document_to_rebuild import PlanDocumentToRebuild
@@ -103,6 +117,21 @@ class PlanDocument:
         commit = d.pop("commit")
 
         done = d.pop("done")
+
+        def _parse_expected(data: object) -> ExpectedDocument | None:
+            if data is None:
+                return data
+            try:
+                if not isinstance(data, dict):
+                    raise TypeError()
+                expected_type_0 = ExpectedDocument.from_dict(data)
+
+                return expected_type_0
+            except (TypeError, ValueError, AttributeError, KeyError):
+                pass
+            return cast(ExpectedDocument | None, data)
+
+        expected = _parse_expected(d.pop("expected"))
 
         explanation = d.pop("explanation")
 
@@ -132,6 +161,7 @@ class PlanDocument:
         plan_document = cls(
             commit=commit,
             done=done,
+            expected=expected,
             explanation=explanation,
             faults=faults,
             first_possible=first_possible,
