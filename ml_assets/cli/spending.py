@@ -1,6 +1,7 @@
 """Command `ml-assets costs`: hours and money of trainings, in sums or of one training. Changes nothing."""
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, date, datetime
 from typing import TYPE_CHECKING
@@ -13,6 +14,7 @@ from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.extras.costs.costs import By, CostRow, Costs, Spending, TrainingCost
+    from ml_assets.pages.digest import ScheduledShare
 
 _WAYS = ("pipeline", "partition", "day", "status", "gpu", "group")
 _MONTH_DAYS = 365.25 / 12
@@ -30,8 +32,13 @@ _MONTH_DAYS = 365.25 / 12
     "--since", type=click.DateTime(["%Y-%m-%d"]), help="First UTC day that counts. Default: the first."
 )
 @click.option("--training", help="Show one training: MODEL/VERSION, or the id of its Dagster run.")
+@click.option(
+    "--scheduled",
+    is_flag=True,
+    help="Show for each pipeline how many of its scheduled trainings completed. Without --since: of the last 30 days.",
+)
 @json_option
-def costs(by: "By", since: datetime | None, training: str | None, as_json: bool) -> None:
+def costs(by: "By", since: datetime | None, training: str | None, scheduled: bool, as_json: bool) -> None:
     """Show what trainings reserved: GPU hours, core hours, GiB hours, and money by the prices of ML_ASSETS_PRICES.
 
     Trainings that failed, diverged, were cancelled or lost cost, too. Changes nothing.
@@ -42,6 +49,9 @@ def costs(by: "By", since: datetime | None, training: str | None, as_json: bool)
     first = None if since is None else since.date()
     if first is not None and first > datetime.now(UTC).date():
         raise Problem(f"--since {first} is in the future: name a day up to today")
+    if scheduled:
+        _say_scheduled(reading().scheduled_trainings(first), as_json=as_json)
+        return
     context = reading()
     found, budgets = context.costs(by, first), context.budgets()
     if as_json:
@@ -52,6 +62,16 @@ def costs(by: "By", since: datetime | None, training: str | None, as_json: bool)
     for one in budgets:
         money = f"{one.spent:.2f} of {one.limit:.2f} {one.currency}".rstrip()
         say(f"budget of {one.model} in {one.month}: {one.wrong or money + ', spent' * one.is_spent}")
+
+
+def _say_scheduled(found: "Sequence[ScheduledShare]", *, as_json: bool) -> None:
+    if as_json:
+        say(json.dumps([asdict(one) for one in found], indent=1))
+        return
+    for one in found:
+        say(one.says)
+    if not found:
+        say("No training of a schedule ended. Schedules run while ml-assets ui does")
 
 
 def _say_costs(found: "Costs") -> None:

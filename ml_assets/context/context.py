@@ -8,7 +8,7 @@ Not here: how a result looks (`ml_assets.cli`, `ml_assets.pages`).
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime, time, timedelta
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from ml_assets.model.release.foreign_document import ForeignModel
     from ml_assets.model.release.registry import RegisteredVersion
     from ml_assets.model.release.runtime import ServingModel
+    from ml_assets.pages.digest import ScheduledShare
     from ml_assets.pages.version_difference import VersionDifference
     from ml_assets.use.live.canary_watch import CanaryEvidence
 
@@ -384,6 +385,17 @@ class Context:
         from ml_assets.extras.costs.project_costs import all_budgets
 
         return all_budgets(self.project)
+
+    def scheduled_trainings(self, since: date | None = None) -> "Sequence[ScheduledShare]":
+        """Return how many trainings of each schedule completed, of those that ended from the UTC day `since` on.
+
+        A launch counts once, by its newest repetition. None: the last 30 days.
+        """
+        from ml_assets.components.sensors.ended_runs import scheduled_shares
+
+        now = datetime.now(UTC)
+        first = now - timedelta(days=30) if since is None else datetime.combine(since, time(), UTC)
+        return scheduled_shares(self.project.instance, first, now)
 
     def training_cost(self, training: str) -> "TrainingCost":
         """Return what one training cost, and where its wall time went. `training`: `MODEL/NUMBER`, or a Dagster run.

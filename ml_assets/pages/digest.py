@@ -102,6 +102,26 @@ class EndedLaunch:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ScheduledShare:
+    """Scheduled trainings of a model that ended, each with its repetitions, and those of them that completed."""
+
+    model: str
+    completed: int
+    ended: int
+
+    @property
+    def share(self) -> float:
+        """Share that completed, 0–1."""
+        return self.completed / self.ended
+
+    @property
+    def says(self) -> str:
+        """Sentence for people."""
+        done = f"{self.completed} of {self.ended}"
+        return f"{self.model}: {done} scheduled trainings completed ({self.share:.0%})"
+
+
+@dataclass(frozen=True, kw_only=True)
 class Digest:
     """Facts of one UTC day. Commands and waiting versions are those of the moment at which it was made."""
 
@@ -246,9 +266,7 @@ def _shares(launches: Sequence[EndedLaunch]) -> Iterator[Line]:
     for model in sorted({one.subject for one in launches}):
         ended = [one for one in launches if one.subject == model]
         done = sum(one.status == "completed" for one in ended)
-        yield Line(
-            what=f"{model}: {done} of {len(ended)} scheduled trainings completed ({done / len(ended):.0%})"
-        )
+        yield Line(what=ScheduledShare(model=model, completed=done, ended=len(ended)).says)
 
 
 def _waits(model: str, number: int, row: EvaluationRow) -> Line:

@@ -201,6 +201,8 @@ def test_costs_are_those_of_the_command(api: ServedApi) -> None:
     ]
     assert told["rows"][0]["spent"]["gpu_hours"] == 8.0
     assert told["total"]["spent"]["money"] is None
+    scheduled = api.ask("viewer", "GET", "/scheduled-trainings?since=1970-01-01").json()
+    assert scheduled == {"since": "1970-01-01", "pipelines": []}
     assert problem(api.ask("viewer", "GET", "/costs?by=colour")) == (422, "invalid_request")
     unknown = api.ask("viewer", "GET", "/training-runs/0d3c5d9e-4f7e-4c0e-9d0a-3f1f5a1c2b3d/costs")
     assert problem(unknown) == (404, "not_found")

@@ -10,8 +10,8 @@ from dagster._core.execution.execute_in_process_result import ExecuteInProcessRe
 
 from ml_assets.components.assets.digest import declared_subjects
 from ml_assets.components.metadata import ASKED_BY, ROOT_RUN, SCHEDULE, WILL_RETRY
-from ml_assets.components.sensors.ended_runs import ended_launches, tell_failures
-from ml_assets.pages.digest import Digest, bounds_of, digest_of, digest_page
+from ml_assets.components.sensors.ended_runs import ended_launches, scheduled_shares, tell_failures
+from ml_assets.pages.digest import Digest, ScheduledShare, bounds_of, digest_of, digest_page
 from ml_assets_tests.components.installation import STAGES, Installation
 from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.resources.webhook_receiver import Receiver, running_receiver
@@ -60,6 +60,21 @@ def test_the_digest_counts_scheduled_trainings_that_completed(installation: Inst
     _scheduled(installation, LAST_DAY)
     (share,) = _digest(installation).scheduled
     assert share.what == f"{MODEL}: 0 of 1 scheduled trainings completed (0%)"
+
+
+def test_scheduled_trainings_count_once_with_their_repetitions(installation: Installation) -> None:
+    """Two were refused. A run that the failed-upstream sensor requested mended the first."""
+    first = _scheduled(installation, LAST_DAY)
+    _scheduled(installation, LAST_DAY)
+    now = datetime.now(UTC)
+    since, until = now - timedelta(days=1), now + timedelta(days=1)
+    (share,) = scheduled_shares(installation.instance, since, until)
+    assert share == ScheduledShare(model=MODEL, completed=0, ended=2)
+    assert installation.run(READINGS, partition=str(FIRST), **{ASKED_BY: first.run_id}).success
+    (share,) = scheduled_shares(installation.instance, since, until)
+    assert share == ScheduledShare(model=MODEL, completed=1, ended=2)
+    assert share.says == f"{MODEL}: 1 of 2 scheduled trainings completed (50%)"
+    assert scheduled_shares(installation.instance, until, until + timedelta(days=1)) == []
 
 
 def _scheduled(installation: Installation, partition: str, **tags: str) -> ExecuteInProcessResult:

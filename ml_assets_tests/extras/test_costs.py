@@ -194,6 +194,14 @@ def test_a_damaged_record_is_named_with_the_remedy(tmp_path: Path, damage: bytes
     assert "delete it" in said.err
 
 
+def test_scheduled_trainings_of_an_empty_home_are_none(tmp_path: Path) -> None:
+    terminal = Terminal(tmp_path / "home")
+    make_home(Settings(home=terminal.home))
+    said = terminal("costs", "--scheduled", "--since", "2026-11-01")
+    assert (said.status, said.out.splitlines()[0][:35]) == (0, "No training of a schedule ended. Sc")
+    assert json.loads(terminal("costs", "--scheduled", "--json").out) == []
+
+
 def test_a_damaged_record_does_not_end_a_training(tmp_path: Path) -> None:
     """The record of the launch takes its place."""
     artifacts = artifacts_of(None, tmp_path)

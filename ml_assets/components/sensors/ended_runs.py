@@ -29,7 +29,7 @@ from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.data.tables.guard import validate_window
 from ml_assets.data.tables.layout import MAIN
 from ml_assets.data.tables.reader import TableReader
-from ml_assets.pages.digest import EndedLaunch
+from ml_assets.pages.digest import EndedLaunch, ScheduledShare
 from resources.addresses import hide_credentials
 from resources.platform import Platform
 from resources.web.webhook import send
@@ -65,6 +65,26 @@ _WHY_CHARACTERS = 500
 
 def ended_launches(instance: dg.DagsterInstance, first: datetime, until: datetime) -> list[EndedLaunch]:
     """Return the launches whose newest run ended from `first` up to and without `until` (UTC), oldest first."""
+    repeated = _repeated(instance, first, until)
+    return [launch for runs in repeated if (launch := _launch_of(instance, runs)) is not None]
+
+
+def scheduled_shares(instance: dg.DagsterInstance, first: datetime, until: datetime) -> list[ScheduledShare]:
+    """Return for each model how many trainings of its schedule completed, of the launches of `ended_launches`."""
+    ends: dict[str, list[bool]] = {}
+    for runs in _repeated(instance, first, until):
+        if _is_scheduled(runs):
+            model = next(run.job_name for run in runs if run.job_name.startswith(TRAINS))
+            is_completed = runs[-1].status is dg.DagsterRunStatus.SUCCESS
+            ends.setdefault(model.removeprefix(TRAINS), []).append(is_completed)
+    return [
+        ScheduledShare(model=model, completed=sum(found), ended=len(found))
+        for model, found in sorted(ends.items())
+    ]
+
+
+def _repeated(instance: dg.DagsterInstance, first: datetime, until: datetime) -> list[list[dg.DagsterRun]]:
+    """Return the runs of each launch, oldest first."""
     found = instance.get_run_records(
         dg.RunsFilter(statuses=list(_ENDED), updated_after=first), ascending=True, order_by="update_timestamp"
     )
@@ -76,9 +96,12 @@ def ended_launches(instance: dg.DagsterInstance, first: datetime, until: datetim
     launches: dict[str, list[dg.DagsterRun]] = {}
     for run in runs.values():
         launches.setdefault(_first_run_of(run, runs), []).append(run)
-    return [
-        launch for repeated in launches.values() if (launch := _launch_of(instance, repeated)) is not None
-    ]
+    return [*launches.values()]
+
+
+def _is_scheduled(runs: Iterable[dg.DagsterRun]) -> bool:
+    """True if the schedule of a model requested the first of these runs."""
+    return any(SCHEDULE in run.tags and run.job_name.startswith(TRAINS) for run in runs)
 
 
 def _first_run_of(run: dg.DagsterRun, runs: Mapping[str, dg.DagsterRun]) -> str:
@@ -103,7 +126,7 @@ def _launch_of(instance: dg.DagsterInstance, repeated: Iterable[dg.DagsterRun]) 
         partition=partition_of(newest),
         status="refused" if is_refused else status,
         why=why,
-        is_scheduled_training=any(SCHEDULE in run.tags and run.job_name.startswith(TRAINS) for run in runs),
+        is_scheduled_training=_is_scheduled(runs),
     )
 
 

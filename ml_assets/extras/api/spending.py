@@ -70,6 +70,21 @@ class TrainingCostDocument(Shape):
     currency: str
 
 
+class ScheduledShareDocument(Shape):
+    """Scheduled trainings of a pipeline that ended, each with its repetitions, and those of them that completed."""
+
+    model: str
+    completed: int
+    ended: int
+
+
+class ScheduledTrainingsDocument(Shape):
+    """Scheduled trainings of all pipelines that ended since a day."""
+
+    since: date | None
+    pipelines: list[ScheduledShareDocument]
+
+
 def add_spending(routes: Routes, parts: ApiParts) -> None:
     """Add the routes."""
 
@@ -92,6 +107,16 @@ def add_spending(routes: Routes, parts: ApiParts) -> None:
             currency=found.currency,
             unpriced=list(found.unpriced),
         )
+
+    @routes.add(
+        "GET", "/scheduled-trainings", role="viewer", summary="Share of scheduled trainings that completed"
+    )
+    def scheduled_trainings(
+        since: Annotated[date | None, Query(description="First UTC day. Default: 30 days ago.")] = None,
+    ) -> ScheduledTrainingsDocument:
+        found = parts.context.scheduled_trainings(since)
+        shares = [ScheduledShareDocument(**asdict(one)) for one in found]
+        return ScheduledTrainingsDocument(since=since, pipelines=shares)
 
     @routes.add(
         "GET",

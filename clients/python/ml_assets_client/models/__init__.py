@@ -38,6 +38,8 @@ from .problem_document import ProblemDocument
 from .rule_document import RuleDocument
 from .run_document import RunDocument
 from .run_document_state import RunDocumentState
+from .scheduled_share_document import ScheduledShareDocument
+from .scheduled_trainings_document import ScheduledTrainingsDocument
 from .seen_days import SeenDays
 from .spending_document import SpendingDocument
 from .stage_document import StageDocument
@@ -96,6 +98,8 @@ __all__ = (
     "RuleDocument",
     "RunDocument",
     "RunDocumentState",
+    "ScheduledShareDocument",
+    "ScheduledTrainingsDocument",
     "SeenDays",
     "SpendingDocument",
     "StageDocument",
