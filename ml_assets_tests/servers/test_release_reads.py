@@ -1,8 +1,11 @@
 """Reads of versions on real PostgreSQL and MLflow: killed servers cost no read, and no answer is wrong."""
 
 import hashlib
+import os
+import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -134,3 +137,47 @@ def test_a_read_of_a_frozen_ledger_ends(servers: RunningServers, tmp_path: Path)
         servers.thaw("postgresql")
     with LedgerDatabase(url, 60, "local", answer_seconds=30).reading() as connection:
         assert connection.scalar(sa.text("SELECT 3")) == 3
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of a fork beside threads
+def test_frozen_reads_end_at_their_own_deadlines(servers: RunningServers, tmp_path: Path) -> None:
+    """One thread watches over all calls, and another one over those of a forked child."""
+    url = servers.settings(tmp_path).resolved_ledger_url.reveal()
+    databases = {seconds: LedgerDatabase(url, 0.1, "local", answer_seconds=seconds) for seconds in (3, 1)}
+    ended: list[float] = []
+
+    def read(seconds: float, begins: Callable[[], object]) -> None:
+        with suppress(LedgerUnavailable), databases[seconds].reading() as connection:
+            connection.scalar(sa.text("SELECT 1"))
+            begins()
+            connection.scalar(sa.text("SELECT 2"))
+        ended.append(seconds)
+
+    with databases[1].reading() as connection:  # the thread of this process runs before the fork
+        connection.scalar(sa.text("SELECT 1"))
+    of_child, of_parent = os.pipe(), os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            read(1, lambda: (os.write(of_child[1], b"."), os.read(of_parent[0], 1)))
+        finally:
+            os._exit(0 if ended else 1)
+    begins = threading.Barrier(3)
+    threads = [
+        threading.Thread(target=read, args=(seconds, lambda: (begins.wait(), begins.wait())))
+        for seconds in databases
+    ]
+    for thread in threads:
+        thread.start()
+    begins.wait()
+    assert os.read(of_child[0], 1)
+    servers.freeze("postgresql")
+    try:
+        begins.wait()
+        os.write(of_parent[1], b".")
+        for thread in threads:
+            thread.join(20)
+        assert os.waitpid(child, 0)[1] == 0
+    finally:
+        servers.thaw("postgresql")
+    assert ended == [1, 3]
