@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +16,7 @@ import httpx
 import pytest
 from dagster._core.events import AssetObservationData, DagsterEvent
 
+from ml_assets.context.runs import MetricsPoint, Runs, ShownRun
 from ml_assets.extras.api import following
 from ml_assets.extras.api.callers import STREAMS_OF_ACCOUNT
 from ml_assets_tests.api.conftest import ServedApi
@@ -183,6 +184,34 @@ def test_two_trainings_of_a_partition_have_their_own_metrics(
     instance.report_dagster_event(told, second.run_id)
     with following_run(api, second.run_id) as events:
         assert steps_of([next(events)]) == [77]
+
+
+def test_listeners_of_a_training_share_its_looks(api: ServedApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that comes later, and one that asks for points which the others had long ago."""
+    monkeypatch.setattr("ml_assets.extras.api.following.MOST_POINTS", 4)
+    looks: list[float] = []
+    plain = Runs.metrics
+
+    def noted(runs: Runs, run: ShownRun, after: int = 0) -> Sequence[MetricsPoint]:
+        looks.append(time.monotonic())
+        return plain(runs, run, after)
+
+    monkeypatch.setattr(Runs, "metrics", noted)
+    with training(api, *range(1, 10)) as made, ExitStack() as stack:
+        streams = [stack.enter_context(following_run(api, made.run_id)) for _ in range(6)]
+        for events in streams:
+            assert steps_of([next(events) for _ in range(9)]) == list(range(1, 10))
+        streams.append(stack.enter_context(following_run(api, made.run_id, "operator")))
+        assert steps_of([next(streams[-1]) for _ in range(9)]) == list(range(1, 10))
+        began = time.monotonic()
+        time.sleep(4 * following.POLL_SECONDS)
+        made.tell(10)
+        made.ends.set()
+        for events in streams:
+            assert steps_of([next(events)]) == [10]
+            assert next(events)["event"] == "end"
+        took = time.monotonic() - began
+    assert sum(one >= began for one in looks) <= took / following.POLL_SECONDS + 2
 
 
 def test_clients_that_vanish_leave_room_for_others(api: ServedApi) -> None:

@@ -12,6 +12,8 @@ import requests
 import sqlalchemy.exc
 from mlflow.entities import Dataset, DatasetInput, Metric, Param, RunTag
 from mlflow.exceptions import MlflowException
+from mlflow.store.artifact.artifact_repo import ArtifactRepository
+from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
 from mlflow.tracking import MlflowClient
 
 from resources.addresses import Address
@@ -21,6 +23,7 @@ from resources.tracking.sink import Point
 _MOST_POINTS = 1000
 """Limit of MLflow: metrics per call."""
 _MOST_PARAMS = 100
+_MOST_PLACES = 1_000
 _DIGEST_LENGTH = 36
 """Limit of MLflow: characters of a dataset's digest. A tag holds the whole digest."""
 _REFUSALS = {
@@ -35,6 +38,32 @@ _RACE_WORDS = ("IntegrityError", "UniqueViolation", "Model Version creation erro
 
 class PlainClient(MlflowClient):
     """MLflow's client, with calls that take names and values in place of MLflow's entities."""
+
+    def __init__(self, tracking_uri: str, registry_uri: str) -> None:
+        super().__init__(tracking_uri=tracking_uri, registry_uri=registry_uri)
+        self._address = tracking_uri
+        self._places: dict[str, ArtifactRepository] = {}
+        """Run → place of its files, which MLflow never changes."""
+
+    def files_of(self, run_id: str) -> dict[str, int]:
+        """Return path → bytes of the files of a run, those of its folders, too.
+
+        MLflow's own `list_artifacts` reads the run twice for each folder, to find the place of its files.
+        """
+        if (place := self._places.get(run_id)) is None:
+            address = self.get_run(run_id).info.artifact_uri or ""
+            place = self._places[run_id] = get_artifact_repository(address, self._address)
+            while len(self._places) > _MOST_PLACES:
+                del self._places[next(iter(self._places))]
+        found: dict[str, int] = {}
+        folders: list[str | None] = [None]
+        while folders:
+            for one in place.list_artifacts(folders.pop()):
+                if one.is_dir:
+                    folders.append(one.path)
+                else:
+                    found[one.path] = int(one.file_size or 0)
+        return dict(sorted(found.items()))
 
     def log_points(self, run_id: str, points: Sequence[Point]) -> None:
         """Store points in order. MLflow keeps a point with the same step, time and value only once."""

@@ -248,16 +248,8 @@ class Tracker:
 
     def attached(self, run_id: str) -> dict[str, int]:
         """Return path → bytes of the files of a run, those of its folders, too."""
-        found: dict[str, int] = {}
-        folders: list[str | None] = [None]
         with reaching(self.uri):
-            while folders:
-                for one in self._client.list_artifacts(run_id, folders.pop()):
-                    if one.is_dir:
-                        folders.append(one.path)
-                    else:
-                        found[one.path] = int(one.file_size or 0)
-        return dict(sorted(found.items()))
+            return self._client.files_of(run_id)
 
     def record(self, run_id: str, metrics: Mapping[str, float], step: int = 0) -> None:
         """Store final metrics at once. A metric that already has this value is not stored again."""

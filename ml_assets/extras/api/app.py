@@ -1,5 +1,7 @@
 """Application of the API, its OpenAPI document, and its server."""
 
+import gc
+import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +16,7 @@ from ml_assets.extras.api.following import add_following
 from ml_assets.extras.api.frame import ApiParts, Bounds, Routes, in_thread
 from ml_assets.extras.api.launches import add_launches
 from ml_assets.extras.api.metrics import add_metrics
+from ml_assets.extras.api.parts_read import PartsRead
 from ml_assets.extras.api.problems import (
     MEDIA_TYPE,
     ApiRefused,
@@ -27,6 +30,9 @@ from ml_assets.extras.api.stages import add_stages
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
 from resources.web.bounded_uvicorn import BoundedProtocol, serve_until_stopped
 
+SWITCH_SECONDS = 0.0005
+"""Time that a thread may keep Python's lock while another waits. With the default of 5 ms a short answer would wait
+several times while a thread works on a long one."""
 OPEN_PATHS = ("/health", "/openapi.json")
 """Paths that need no token."""
 _DESCRIPTION = """Runs, models and data of an ml_assets platform.
@@ -38,11 +44,14 @@ accounts add` printed. `x-role` is the lowest role that may call an operation. E
 def api_app(context: Context, webserver: str) -> FastAPI:
     """Return the application over a context that was opened to write, and Dagster's webserver at `webserver`."""
     ledger = context.project.platform.ledger
-    parts = ApiParts(context, GuardedWebserver(ledger, webserver), Callers(ledger.accounts))
+    parts = ApiParts(
+        context, GuardedWebserver(ledger, webserver), Callers(ledger.accounts), PartsRead(context.project)
+    )
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         yield
+        parts.answers.close()
         await in_thread(parts.webserver.wait_for_launches)
 
     # The pages of docs_url and redoc_url load scripts from other hosts.
@@ -98,6 +107,9 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
 
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Serve `app` until Ctrl-C or SIGTERM. Requests that then last are cut off, but launches are recorded."""
+    sys.setswitchinterval(SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # a full collection over all definitions would hold up requests for a tenth of a second
     serve_until_stopped(app, host, port, ProblemProtocol, ws="none")
 
 

@@ -18,7 +18,7 @@ from resources.web.http_bounds import network_of
 
 OF_ACCOUNT, OF_ADDRESS = (20.0, 100), (200.0, 400)
 """Requests a second on average, and at once: of an account, and of an address, whose token may be wrong."""
-MOST_STREAMS, STREAMS_OF_ACCOUNT = 100, 10
+MOST_STREAMS, STREAMS_OF_ACCOUNT = 300, 10
 _MOST_BUCKETS = 10_000
 
 
@@ -82,34 +82,59 @@ class Callers:
         self._persons = Persons(accounts)
         self._of_account, self._of_address = Allowance(*OF_ACCOUNT), Allowance(*OF_ADDRESS)
 
-    def of(self, authorization: str, address: str, role: Role, *, at_once: bool) -> PageVisitor:
+    def admit(self, address: str) -> None:
+        """Count a request of an address. Raise `ApiRefused`, 429, if it sends too many."""
+        self._of_address.take(network_of(address))
+
+    def at_hand(self, authorization: str, role: Role) -> PageVisitor | None:
+        """Do as `of` for a read if nothing has to be asked of the ledger or an issuer; else return None at once."""
+        visitor = self._persons.at_hand(_proof_in(authorization))
+        return None if visitor is None else self._allowed(visitor, role)
+
+    def of(self, authorization: str, role: Role, *, at_once: bool) -> PageVisitor:
         """Return who sent a request. Raise `IdentityRefused`, or `ApiRefused` for a role below `role`.
 
         `at_once`: a change of the account counts from this moment, not after a few seconds.
         """
-        self._of_address.take(network_of(address))
-        scheme, _, proof = authorization.partition(" ")
-        if scheme.casefold() != "bearer" or not proof.strip():
-            raise IdentityRefused(
-                "nobody proved who asks: send `Authorization: Bearer TOKEN`, with the token that `ml-assets accounts "
-                "add` printed"
-            )
-        person = self._persons.of_proof(proof)
+        person = self._persons.of_proof(_proof_in(authorization))
         visitor = self._persons.visitor(person, at_once=at_once)
         if visitor is None:
             raise IdentityRefused(
                 f"the account of {person.name} was revoked: an administrator can add a new one"
             )
-        self._of_account.take(person.account)
+        return self._allowed(visitor, role)
+
+    def _allowed(self, visitor: PageVisitor, role: Role) -> PageVisitor:
+        """Return a person who may send a request of `role` now. Raise `ApiRefused`."""
+        self._of_account.take(visitor.person.account)
         if not may(visitor.standing.role, role):
             raise ApiRefused(
                 403,
                 "role_needed",
                 f"this needs the role {role}, and {role_in_words(visitor)}. An administrator can change that: "
-                f"ml-assets accounts role {person.name} {role} --reason '…'",
+                f"ml-assets accounts role {visitor.person.name} {role} --reason '…'",
             )
         return visitor
+
+    def is_known(self, visitor: PageVisitor) -> bool:
+        """Return True if the account of a person was in force moments ago. Asks nobody."""
+        return self._persons.is_known(visitor.person)
+
+    def keep_fresh(self) -> None:
+        """Read again which accounts are in force, unless that was moments ago."""
+        self._persons.keep_fresh()
 
     def is_still_here(self, visitor: PageVisitor) -> bool:
         """Return True while the account of a person is in force."""
         return self._persons.visitor(visitor.person) is not None
+
+
+def _proof_in(authorization: str) -> str:
+    """Return the token of an `Authorization` header. Raise `IdentityRefused`."""
+    scheme, _, proof = authorization.partition(" ")
+    if scheme.casefold() != "bearer" or not proof.strip():
+        raise IdentityRefused(
+            "nobody proved who asks: send `Authorization: Bearer TOKEN`, with the token that `ml-assets accounts "
+            "add` printed"
+        )
+    return proof

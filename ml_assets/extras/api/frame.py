@@ -20,7 +20,9 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ml_assets.context import Context
+from ml_assets.extras.api.answers import Answers, Part
 from ml_assets.extras.api.callers import Callers, Streams
+from ml_assets.extras.api.parts_read import PartsRead
 from ml_assets.extras.api.problems import MEDIA_TYPE, ApiRefused, problem_of, request_id_of
 from ml_assets.extras.api.request_counts import RequestCounts
 from ml_assets.extras.governance.proxy.persons import PageVisitor
@@ -53,6 +55,9 @@ class ApiParts:
     """Context of the API's own process, opened to write. Each decision names its person."""
     webserver: GuardedWebserver
     callers: Callers
+    read: PartsRead
+    """Parts of the platform from which answers are made."""
+    answers: Answers = field(default_factory=Answers)
     streams: Streams = field(default_factory=Streams)
     declared: threading.Lock = field(default_factory=threading.Lock)
     """Held while declarations are read: Dagster builds them at the first use of each, in one thread."""
@@ -83,7 +88,8 @@ class Routes:
 
     def __init__(self, app: FastAPI, parts: ApiParts) -> None:
         self._app, self._changes, self._larger = app, parts.changes, parts.larger_bodies
-        app.router.route_class = _guarded(parts.callers, parts.requests)
+        self._answers, self._kept = parts.answers, set[str]()
+        app.router.route_class = _guarded(parts.callers, parts.requests, self._answers, self._kept)
 
     def add(
         self,
@@ -96,12 +102,15 @@ class Routes:
         refuses: Sequence[int] = (404,),
         described: Mapping[int | str, dict[str, Any]] | None = None,
         most_bytes: int = MOST_BYTES,
+        kept_while: Sequence[Part] = (),
         **more: Any,
     ) -> Callable[[Endpoint], Endpoint]:
         """Return a decorator that adds an endpoint, a plain function for a thread or a coroutine function.
 
         `refuses` are statuses of its refusals beside those of all routes; `described` is OpenAPI of other answers.
-        `most_bytes` bounds the body. A larger bound than that of all others is for known callers alone.
+        `most_bytes` bounds the body. A larger bound than that of all others is for known callers alone. `kept_while`
+        are all parts of the platform from which the answer of a read is made, if it does not depend on its caller: the
+        answer is kept while none of them changes.
         """
 
         if most_bytes > MOST_BYTES:
@@ -111,7 +120,7 @@ class Routes:
             served = endpoint if method == "GET" else _counted(endpoint, self._changes)
             self._app.add_api_route(
                 f"/api/v1{path}",
-                endpoint if asyncio.iscoroutinefunction(endpoint) else _threaded(served),
+                endpoint if asyncio.iscoroutinefunction(endpoint) else self._threaded(served, kept_while),
                 methods=[method],
                 status_code=status,
                 summary=summary,
@@ -122,17 +131,22 @@ class Routes:
                 openapi_extra={ROLE: role} | ({BODY: most_bytes} if most_bytes > MOST_BYTES else {}),
                 **more,
             )
+            if kept_while:
+                self._kept.add(f"/api/v1{path}")
             return endpoint
 
         return added
 
+    def _threaded(
+        self, endpoint: Callable[..., Any], kept_while: Sequence[Part]
+    ) -> Callable[..., Coroutine[Any, Any, Any]]:
+        @functools.wraps(endpoint)
+        async def threaded(**named: Any) -> Any:
+            if kept_while:
+                await self._answers.before(kept_while, named)
+            return await in_thread(endpoint, **named)
 
-def _threaded(endpoint: Callable[..., Any]) -> Callable[..., Coroutine[Any, Any, Any]]:
-    @functools.wraps(endpoint)
-    async def threaded(**named: Any) -> Any:
-        return await in_thread(endpoint, **named)
-
-    return threaded
+        return threaded
 
 
 def _counted(endpoint: Callable[..., Answer], changes: threading.BoundedSemaphore) -> Callable[..., Answer]:
@@ -156,8 +170,18 @@ def _counted(endpoint: Callable[..., Answer], changes: threading.BoundedSemaphor
     return counted
 
 
-def _guarded(callers: Callers, requests: RequestCounts) -> type[APIRoute]:
-    """Return the class of routes that know their caller before they read a request."""
+def _guarded(callers: Callers, requests: RequestCounts, answers: Answers, kept: Set[str]) -> type[APIRoute]:
+    """Return the class of routes that know their caller before they read a request.
+
+    `kept` are paths of reads whose `answers` are kept.
+    """
+
+    async def _caller_of(request: Request, role: Role) -> PageVisitor:
+        address = request.client.host if request.client else ""
+        proof, is_change = request.headers.get("authorization", ""), request.method != "GET"
+        callers.admit(address)
+        known = None if is_change else callers.at_hand(proof, role)
+        return known or await in_thread(callers.of, proof, role, at_once=is_change)
 
     class GuardedRoute(APIRoute):
         def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -170,18 +194,17 @@ def _guarded(callers: Callers, requests: RequestCounts) -> type[APIRoute]:
                 requests.answered(request.method, self.path, answer.status_code, time.monotonic() - began)
                 return answer
 
+            async def made(request: Request) -> Response:
+                _require_known(request, {one.alias for one in self.dependant.query_params})
+                return await handle(await _with_body(request, most_bytes))
+
             async def answered(request: Request) -> Response:
                 try:
                     async with asyncio.timeout(ANSWER_SECONDS):
-                        request.state.caller = await in_thread(
-                            callers.of,
-                            request.headers.get("authorization", ""),
-                            request.client.host if request.client else "",
-                            role,
-                            at_once=request.method != "GET",
-                        )
-                        _require_known(request, {one.alias for one in self.dependant.query_params})
-                        return await handle(await _with_body(request, most_bytes))
+                        request.state.caller = await _caller_of(request, role)
+                        if request.method == "GET" and self.path in kept:
+                            return await answers.of(request, functools.partial(made, request))
+                        return await made(request)
                 except Exception as error:  # any: uvicorn would log a refusal as a defect of the server
                     return problem_of(error, request_id_of(request.scope))
 

@@ -16,6 +16,7 @@ from ml_assets.context.launch import Launchable
 from ml_assets.context.launch_document import LaunchRequest, StudyRequest, TrainingRequest
 from ml_assets.context.runs import ENDED, ShownRun
 from ml_assets.context.studies import ShownTrial, study_target
+from ml_assets.extras.api.answers import Part
 from ml_assets.extras.api.frame import ApiParts, Caller, Routes
 from ml_assets.extras.api.problems import ApiRefused
 from ml_assets.extras.api.shapes import (
@@ -117,14 +118,21 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     def study(id: RunId) -> StudyDocument:
         return launcher.study(id)
 
-    _add_run(routes, launcher, PIPELINES, parts.context.runs.show)
-    _add_run(routes, launcher, TRAININGS, parts.context.runs.training)
+    kept_while = parts.read.run(), parts.read.decisions
+    _add_run(routes, launcher, PIPELINES, parts.context.runs.show, kept_while)
+    _add_run(routes, launcher, TRAININGS, parts.context.runs.training, kept_while)
 
 
-def _add_run(routes: Routes, launcher: "_Launcher", path: str, find: Callable[[str], ShownRun]) -> None:
+def _add_run(
+    routes: Routes,
+    launcher: "_Launcher",
+    path: str,
+    find: Callable[[str], ShownRun],
+    kept_while: Sequence[Part],
+) -> None:
     """Add the routes of one run that `find` returns."""
 
-    @routes.add("GET", f"{path}/{{id}}", role="viewer", summary="State of a run")
+    @routes.add("GET", f"{path}/{{id}}", role="viewer", summary="State of a run", kept_while=kept_while)
     def show(id: RunId) -> RunDocument:
         return launcher.shown(find(id))
 

@@ -89,7 +89,12 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
     log, releases = parts.context.project.platform.ledger.models, parts.context.project.releases
 
     @routes.add(
-        "GET", "/models", role="viewer", summary="Models, with the versions in production", refuses=()
+        "GET",
+        "/models",
+        role="viewer",
+        summary="Models, with the versions in production",
+        refuses=(),
+        kept_while=(parts.read.decisions,),
     )
     def models(limit: Limit = 50, cursor: Cursor = "") -> ListPage[ModelDocument]:
         with parts.declared:
@@ -107,7 +112,13 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
             canary=None if canary is None else canary.version,
         )
 
-    @routes.add("GET", "/models/{name}/versions", role="viewer", summary="Versions of a model, oldest first")
+    @routes.add(
+        "GET",
+        "/models/{name}/versions",
+        role="viewer",
+        summary="Versions of a model, oldest first",
+        kept_while=(parts.read.decisions, parts.read.tracked),
+    )
     def versions(name: Name, limit: Limit = 50, cursor: Cursor = "") -> ListPage[VersionDocument]:
         found = releases.registry.versions(name)
         if not found and name not in log.models():
@@ -124,6 +135,7 @@ def _add_models(routes: Routes, parts: ApiParts) -> None:
         role="viewer",
         summary="A version, and its evaluation",
         refuses=(404, 409),
+        kept_while=(parts.read.decisions, parts.read.tracked, parts.read.training_sets()),
     )
     def version(name: Name, v: Number) -> VersionDetails:
         with parts.declared:
@@ -167,6 +179,7 @@ def _add_tables(routes: Routes, parts: ApiParts, kind: str) -> None:
         f"/{kind}/{{table}}/versions",
         role="viewer",
         summary=f"Commits that changed a table of {kind}, newest first",
+        kept_while=(parts.read.main,),
     )
     def commits(table: Name, limit: Limit = 50, cursor: Cursor = "") -> ListPage[CommitDocument]:
         after = after_of(cursor, COMMIT)
@@ -194,6 +207,7 @@ def _add_tables(routes: Routes, parts: ApiParts, kind: str) -> None:
         f"/{kind}/{{table}}/partitions/{{key}}",
         role="viewer",
         summary=f"Newest verdict on a partition of a table of {kind}",
+        kept_while=(parts.read.verdicts(kind),),
     )
     def verdict(table: Name, key: Key) -> VerdictDocument:
         name = f"{kind}/{table}"
@@ -227,7 +241,11 @@ def _add_experiments(routes: Routes, parts: ApiParts) -> None:
     tracker = parts.context.project.platform.tracker
 
     @routes.add(
-        "GET", "/experiments/{experiment}/runs", role="viewer", summary="Trainings in MLflow, newest first"
+        "GET",
+        "/experiments/{experiment}/runs",
+        role="viewer",
+        summary="Trainings in MLflow, newest first",
+        kept_while=(parts.read.tracked,),
     )
     def runs(
         experiment: Name,
@@ -247,6 +265,7 @@ def _add_experiments(routes: Routes, parts: ApiParts) -> None:
         "/experiments/{experiment}/runs/{run}",
         role="viewer",
         summary="A training in MLflow, with all that it has",
+        kept_while=(parts.read.tracked, parts.read.files_of_tracked()),
     )
     def run(experiment: Name, run: TrackedId) -> ExperimentRunDetails:
         found = tracker.stored(experiment, run)

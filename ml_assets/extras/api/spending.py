@@ -88,7 +88,14 @@ class ScheduledTrainingsDocument(Shape):
 def add_spending(routes: Routes, parts: ApiParts) -> None:
     """Add the routes."""
 
-    @routes.add("GET", "/costs", role="viewer", summary="What trainings reserved and cost", refuses=(409,))
+    @routes.add(
+        "GET",
+        "/costs",
+        role="viewer",
+        summary="What trainings reserved and cost",
+        refuses=(409,),
+        kept_while=(parts.read.usage,),
+    )
     def costs(
         by: By = "pipeline",
         since: Annotated[date | None, Query(description="First UTC day that counts.")] = None,
@@ -124,6 +131,7 @@ def add_spending(routes: Routes, parts: ApiParts) -> None:
         role="viewer",
         summary="Costs of a training, and the parts of its wall time",
         refuses=(404, 409),
+        kept_while=(parts.read.run(), parts.read.usage),
     )
     def training_costs(id: RunId) -> TrainingCostDocument:
         found = parts.context.training_cost(id)

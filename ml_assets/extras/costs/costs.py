@@ -111,8 +111,7 @@ def read_records(
 
 def settled(artifacts: Artifacts, record: UsageRecord) -> UsageRecord:
     """Return a record whose launcher is gone as it ended: its places count up to the workers' last sign of life."""
-    is_open = any(one.reading.places for one in record.attempts)
-    if not is_open or time.time() - record.at < _SILENT_SECONDS:
+    if not record.is_open or time.time() - record.at < _SILENT_SECONDS:
         return record
     attempts = Attempts.of([*(one.reading.event() for one in record.attempts), *_events(artifacts, record)])
     held = {one.job: replace(one, places=0) for one in attempts.held()}

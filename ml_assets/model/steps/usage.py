@@ -126,6 +126,11 @@ class UsageRecord:
         """Time of the newest record, in seconds since the epoch."""
         return max(one.at for one in self.launches)
 
+    @property
+    def is_open(self) -> bool:
+        """True if an attempt reserved something when the record was written."""
+        return any(one.reading.places for one in self.attempts)
+
     def to_json(self) -> str:
         """Return the content of the file."""
         return json.dumps(asdict(self), sort_keys=True, indent=1)
