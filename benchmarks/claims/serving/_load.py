@@ -18,6 +18,8 @@ class Load:
 
     seconds: NDArray[np.float64]
     """`[requests]` latency of each answer."""
+    numbers: NDArray[np.int64]
+    """`[requests]` place of each answer's request among those that are sent in turn."""
     statuses: Counter[int]
     """Status → answers; 0 is a connection that broke."""
     bodies: Counter[bytes]
@@ -32,11 +34,14 @@ class _Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport
         self._waiting: asyncio.Future[tuple[int, bytes]] | None = None
+        self._is_lost = False
 
     def data_received(self, data: bytes) -> None:
-        self._parser.feed_data(data)
+        if self._waiting is not None:  # a server may refuse a connection before it asks for anything
+            self._parser.feed_data(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self._is_lost = True
         if self._waiting is not None and not self._waiting.done():
             self._waiting.set_result((0, b""))
 
@@ -48,6 +53,8 @@ class _Connection(asyncio.Protocol):
         self._waiting.set_result((self._parser.get_status_code(), self._body))
 
     async def ask(self, request: bytes) -> tuple[int, bytes]:
+        if self._is_lost:
+            return 0, b""
         self._parser = httptools.HttpResponseParser(self)
         self._body = b""
         self._waiting = asyncio.get_running_loop().create_future()
@@ -61,13 +68,18 @@ def open_loop(url: str, bodies_in_turn: Sequence[bytes], *, rate: float, seconds
 
     A request never waits for a free connection: another one is opened.
     """
+    return open_loop_of(url, [_prepared(url, body) for body in bodies_in_turn], rate=rate, seconds=seconds)
+
+
+def open_loop_of(url: str, requests: Sequence[bytes], *, rate: float, seconds: float) -> Load:
+    """Do as `open_loop` with whole requests of HTTP/1.1, in turn, to the server of `url`."""
 
     async def run() -> Load:
         loop = asyncio.get_running_loop()
-        prepared = [_prepared(url, body, loop) for body in bodies_in_turn]
-        requests, make = [request for request, _ in prepared], prepared[0][1]
+        make = _connecting(url, loop)
         free = [await make() for _ in range(16)]
         latencies: list[float] = []
+        numbers: list[int] = []
         statuses: Counter[int] = Counter()
         bodies: Counter[bytes] = Counter()
 
@@ -75,6 +87,7 @@ def open_loop(url: str, bodies_in_turn: Sequence[bytes], *, rate: float, seconds
             connection = free.pop() if free else await make()
             status, answer = await connection.ask(requests[number % len(requests)])
             latencies.append(time.perf_counter() - planned)
+            numbers.append(number % len(requests))
             statuses[status] += 1
             bodies[answer[:60]] += 1
             if status:
@@ -90,7 +103,8 @@ def open_loop(url: str, bodies_in_turn: Sequence[bytes], *, rate: float, seconds
             tasks.add(task)
             task.add_done_callback(tasks.discard)
         await asyncio.gather(*tasks)
-        return Load(np.array(latencies), statuses, bodies, time.perf_counter() - start)
+        took = time.perf_counter() - start
+        return Load(np.array(latencies), np.array(numbers, np.int64), statuses, bodies, took)
 
     return asyncio.run(run())
 
@@ -99,7 +113,7 @@ def closed_loop(url: str, body: bytes, *, connections: int, seconds: float) -> L
     """Let each connection ask again as soon as it was answered."""
 
     async def run() -> Load:
-        request, make = _prepared(url, body, asyncio.get_running_loop())
+        request, make = _prepared(url, body), _connecting(url, asyncio.get_running_loop())
         latencies: list[float] = []
         statuses: Counter[int] = Counter()
         bodies: Counter[bytes] = Counter()
@@ -115,20 +129,25 @@ def closed_loop(url: str, body: bytes, *, connections: int, seconds: float) -> L
                     return
 
         await asyncio.gather(*[many(await make()) for _ in range(connections)])
-        return Load(np.array(latencies), statuses, bodies, time.perf_counter() - start)
+        took = time.perf_counter() - start
+        return Load(np.array(latencies), np.zeros(len(latencies), np.int64), statuses, bodies, took)
 
     return asyncio.run(run())
 
 
-def _prepared(
-    url: str, body: bytes, loop: asyncio.AbstractEventLoop
-) -> tuple[bytes, Callable[[], Awaitable[_Connection]]]:
-    """Return the bytes of a request, and the function that opens a connection."""
+def _prepared(url: str, body: bytes) -> bytes:
+    """Return the bytes of a request."""
     parts = urlsplit(url)
     head = (
         f"POST {parts.path} HTTP/1.1\r\nHost: {parts.netloc}\r\nContent-Type: application/json\r\n"
         f"Content-Length: {len(body)}\r\n\r\n"
     )
+    return head.encode() + body
+
+
+def _connecting(url: str, loop: asyncio.AbstractEventLoop) -> Callable[[], Awaitable[_Connection]]:
+    """Return the function that opens a connection."""
+    parts = urlsplit(url)
 
     async def make() -> _Connection:
         _, connection = await loop.create_connection(
@@ -136,4 +155,4 @@ def _prepared(
         )
         return connection
 
-    return head.encode() + body, make
+    return make
