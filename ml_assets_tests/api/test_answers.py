@@ -33,7 +33,7 @@ def publish_orders(api: ServedApi, rows: int) -> str:
 
 
 def test_each_change_is_in_the_next_answer(api: ServedApi) -> None:
-    """Of verdicts, runs, commits and versions in production, each asked twice before, so that its answer is kept."""
+    """Verdicts, runs, commits and versions in production: each was asked twice before, so that its answer is kept."""
     platform, instance = api.platform, api.context.project.instance
 
     def told(path: str) -> Any:

@@ -50,7 +50,7 @@ _WITHIN_SECONDS = 300.0
 
 @dataclass(frozen=True)
 class Heard:
-    """What the listeners of one training heard."""
+    """Events that the listeners of one training heard."""
 
     events: Sequence[tuple[int, float]]
     """Step, and seconds since the epoch at which its event came, of all listeners."""

@@ -44,7 +44,7 @@ class PartsRead:
         self.tracked: Part = _always(Look("tracker", "runs", partial(_state_of, uri)))
         """MLflow's experiments and versions, without files. Only an embedded one tells when it changed."""
         self.usage: Part = _always(Look("artifacts", "usage", self._usage))
-        """What all trainings reserved, and the table of prices. While one runs, its costs grow with each second."""
+        """Reservations of all trainings, and the table of prices. While one runs, its costs grow with each second."""
 
     def verdicts(self, kind: str) -> Part:
         """Return the part that is the verdicts on the table `kind/{table}`."""
