@@ -482,8 +482,13 @@ def test_a_wide_table_gives_features_of_a_few_columns(tmp_path: Path) -> None:
     assert infer(read_rows(file)).past.numbers == taken
 
 
-@given(st.lists(st.integers(0, 50) | st.just(0), min_size=20, max_size=400))
-def test_splits_share_rows_and_have_enough_partitions(rows: list[int]) -> None:
+@given(
+    st.lists(st.integers(0, 5_000), max_size=9),
+    st.integers(0, 1_500),
+    st.lists(st.integers(0, 50) | st.just(0), min_size=20, max_size=400),
+)
+def test_splits_share_rows_and_have_enough_partitions(early: list[int], gap: int, late: list[int]) -> None:
+    rows = [*early, *[0] * gap, *late]
     present = sum(map(bool, rows))
     if present < LEAST_PARTITIONS or not (rows[0] and rows[-1]):
         return
@@ -493,9 +498,20 @@ def test_splits_share_rows_and_have_enough_partitions(rows: list[int]) -> None:
     validation = rest[-window["validation"] :]
     assert sum(map(bool, holdout)) >= 5
     assert sum(map(bool, validation)) >= 3
-    assert window["train"] == min(730, len(rest) - len(validation)) >= 1
+    assert len(rest) - len(validation) >= window["train"] >= min(730, len(rest) - len(validation))
+    assert sum(map(bool, rest[: -len(validation)][-window["train"] :])) >= 12
     assert sum(holdout) <= sum(rows) / 4 or sum(map(bool, holdout)) == 5
     assert sum(validation) <= sum(rest) / 6 or sum(map(bool, validation)) == 3
+
+
+def test_rows_of_1900_hold_up_no_scaffold(tmp_path: Path) -> None:
+    """Unknown dates are often written as 1900-01-01. The search for splits before the long gap had no end."""
+    file = tmp_path / "sales.csv"
+    lines = [f"1900-01-01,old{n},{n % 7}" for n in range(400)]
+    lines += [f"{d},{d.day}_{n},{(n + d.day) % 7}" for d in DAYS[:22] for n in range(3)]
+    file.write_text("\n".join(["day,sale,sold", *lines, ""]))
+    table = infer(read_rows(file), GivenOptions(cadence="daily"))
+    assert table.window["validation"] + table.window["holdout"] < 22
 
 
 def test_a_table_whose_rows_become_more_keeps_most_of_them_to_train(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime
+from itertools import accumulate
 from keyword import iskeyword
 from pathlib import Path
 from typing import NamedTuple
@@ -335,16 +336,17 @@ def infer(rows: FileRows, asked: GivenOptions = GivenOptions(), now: datetime | 
     )
 
 
-_LEAST_HOLDOUT, _LEAST_VALIDATION = 5, 3
-"""Partitions with rows that the holdout and the validation split have at least."""
+_LEAST_HOLDOUT, _LEAST_VALIDATION, _LEAST_TRAIN = 5, 3, LEAST_PARTITIONS - 8
+"""Partitions with rows that each split has at least."""
 
 
 def window_of(rows: Sequence[int]) -> dict[str, int]:
     """Return the partitions of each split: about a sixth as holdout, a tenth for validation, at most 730 to train.
 
-    `rows` are the rows of each partition, oldest first, from the first to the last with some. If the rows become more,
-    as polls do before an election, a sixth of the partitions may have most of them: the holdout has at most a quarter
-    of the rows, and the validation split a sixth of the others, unless that leaves them too few partitions.
+    `rows` are the rows of each partition, oldest first, from the first to the last with some: at least
+    `LEAST_PARTITIONS` have some. If the rows become more, as polls do before an election, a sixth of the partitions may
+    have most of them: the holdout has at most a quarter of the rows, and the validation split a sixth of the others,
+    unless that leaves them too few partitions. More than 730 train if fewer would have too few with rows.
     """
     partitions, present = len(rows), sum(map(bool, rows))
     holdout, validation = (
@@ -354,21 +356,28 @@ def window_of(rows: Sequence[int]) -> dict[str, int]:
             min(28, max(_LEAST_VALIDATION, present // 10)),
         )
     )
-    holdout = _sized(rows, holdout, _LEAST_HOLDOUT, 1 / 4)
-    validation = _sized(rows[:-holdout], validation, _LEAST_VALIDATION, 1 / 6)
+    holdout = _sized(rows, holdout, _LEAST_HOLDOUT, 1 / 4, _LEAST_VALIDATION + _LEAST_TRAIN)
+    validation = _sized(rows[:-holdout], validation, _LEAST_VALIDATION, 1 / 6, _LEAST_TRAIN)
+    others = rows[: -holdout - validation]
     return {
-        "train": min(730, partitions - holdout - validation),
+        "train": _sized(others, min(730, len(others)), _LEAST_TRAIN, 1.0, 0),
         "validation": validation,
         "holdout": holdout,
     }
 
 
-def _sized(rows: Sequence[int], last: int, least: int, share: float) -> int:
-    """Return a number of partitions near `last`: the last ones have together at most `share` of the rows, unless fewer
-    than `least` of them would have some."""
-    while sum(map(bool, rows[-last:])) < least:
+def _sized(rows: Sequence[int], last: int, least: int, share: float, before: int) -> int:
+    """Return a number of partitions near `last`: the last ones have together at most `share` of the rows, and leave
+    `before` partitions with rows, unless fewer than `least` of them would have some."""
+    # Of the last n partitions, for each n: a table with a first date of 1900 has 45,000 days.
+    present = [0, *accumulate(map(bool, reversed(rows)))]
+    counts = [0, *accumulate(reversed(rows))]
+    last = min(last, len(rows))
+    while present[last] < least:
         last += 1
-    while sum(rows[-last:]) > share * sum(rows) and sum(map(bool, rows[1 - last :])) >= least:
+    while present[last - 1] >= least and (
+        counts[last] > share * counts[-1] or present[-1] - present[last] < before
+    ):
         last -= 1
     return last
 
