@@ -24,11 +24,17 @@ def behind_http_server(url: str, seconds: float) -> timedelta | None:
         answer = urllib3.request("HEAD", url, timeout=seconds, retries=False, redirect=False)
     except urllib3.exceptions.HTTPError:
         return None
-    if (date := answer.headers.get("Date")) is None:
+    told = time_told(answer.headers)
+    return None if told is None else told - (began + (datetime.now(UTC) - began) / 2)
+
+
+def time_told(headers: Mapping[str, str]) -> datetime | None:
+    """Return the time, UTC, of the header `Date` of an answer; None without one, or if it is not a date."""
+    try:
+        # A header is in UTC, whatever some servers write for it.
+        return parsedate_to_datetime(headers.get("Date", "")).replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    # A header is in UTC, whatever some servers write for it.
-    told = parsedate_to_datetime(date).replace(tzinfo=UTC)
-    return told - (began + (datetime.now(UTC) - began) / 2)
 
 
 def why_wrong(behind: Mapping[str, timedelta]) -> str:

@@ -16,7 +16,6 @@ import json
 import logging
 import threading
 from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from typing import Any
 
 import dagster as dg
@@ -35,6 +34,7 @@ from kubernetes.client.exceptions import ApiException
 from ml_assets.dagster_host.dead_runs import fail_from_outside, steps_in_progress, what_ran
 from ml_assets.dagster_host.drained_runs import deaths_of
 from ml_assets.dagster_host.starting_pods import MAIN, Obstacle, obstacle_of
+from resources.clocks import time_told
 from resources.launcher.kubernetes.classify import is_over_its_disk
 from resources.launcher.kubernetes.pod_state import Pod
 from resources.memory import LESS_AT_ONCE, ON_KUBERNETES
@@ -153,8 +153,7 @@ class RunPods(K8sRunLauncher):
         """Return documents of the API, and the time at which the server answered."""
         ask = getattr(self._api_client.core_api, f"list_namespaced_{kind}")
         answer = ask(**which, _preload_content=False, _request_timeout=_REQUEST_SECONDS)
-        date = answer.headers.get("Date")
-        return json.loads(answer.data)["items"], parsedate_to_datetime(date) if date else datetime.now(UTC)
+        return json.loads(answer.data)["items"], time_told(answer.headers) or datetime.now(UTC)
 
     def _ended_early(self, run: dg.DagsterRun, pods: list[Pod]) -> str:
         """Return how the pod ended whose process never said that it began, with its last lines."""

@@ -14,13 +14,13 @@ import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
-from email.utils import parsedate_to_datetime
 from typing import Any, Literal, TypeVar, cast
 
 import urllib3
 from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
+from resources.clocks import time_told
 from resources.job.errors import ClusterRefused, ClusterUnavailable, JobSetsMissing
 from resources.retry import patiently
 
@@ -274,8 +274,8 @@ class Cluster:
                 if _status(error) == _UNAUTHORIZED:
                     self._log_in_again()
                 raise self._unanswered(error) from error
-            if date := answer.headers.get("Date"):
-                self._clock = parsedate_to_datetime(date) - asked
+            if (told := time_told(answer.headers)) is not None:
+                self._clock = told - asked
             self._was_let_in = True
             return document
 
