@@ -3,16 +3,20 @@
 import asyncio
 import threading
 from collections.abc import Callable, Coroutine, Hashable
+from dataclasses import replace
 from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.events import DagsterEvent, StepMaterializationData
+from dagster._core.storage.tags import PARTITION_NAME_TAG
 from fastapi import Request, Response
 
+from ml_assets.components.metadata import TRAINS
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
-from ml_assets.extras.api.answers import Answers, Look
+from ml_assets.extras.api.answers import MOST_BYTES, Answers, Look
 from ml_assets.model.steps.goodput import Goodput
 from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch, usage_file
 from ml_assets_tests.api.conftest import ServedApi
@@ -126,13 +130,46 @@ def used(*, places: int, core_hours: float) -> UsageRecord:
     )
 
 
+def test_a_damaged_record_spoils_only_answers_that_need_it(api: ServedApi) -> None:
+    """The costs of a training do not need the record of another pipeline's."""
+    instance, artifacts = api.context.project.instance, api.platform.artifacts
+    record = replace(used(places=0, core_hours=2.0), fingerprint="8" * 64)
+    run = instance.add_run(
+        dg.DagsterRun(job_name=f"{TRAINS}{MODEL}", tags={PARTITION_NAME_TAG: "2024-01-15"})
+    )
+    frozen = dg.AssetMaterialization(
+        dg.AssetKey([MODEL, "training_set"]),
+        partition="2024-01-15",
+        metadata={"fingerprint": record.fingerprint},
+    )
+    event = DagsterEvent(
+        event_type_value=dg.DagsterEventType.ASSET_MATERIALIZATION.value,
+        job_name=run.job_name,
+        event_specific_data=StepMaterializationData(frozen),
+    )
+    instance.report_dagster_event(event, run.run_id)
+    with artifacts.create(*usage_file(MODEL, record.fingerprint)) as stream:
+        stream.write(record.to_json().encode())
+    damaged, file = usage_file("another", "7" * 64)
+    with artifacts.create(damaged, file) as stream:
+        stream.write(b"{")
+    try:
+        told = [api.ask("viewer", "GET", f"/training-runs/{run.run_id}/costs") for _ in range(3)]
+        assert [one.json()["spent"]["core_hours"] for one in told] == [2.0] * 3
+        refused = api.ask("viewer", "GET", "/costs")
+        assert (refused.status_code, refused.json()["code"]) == (409, "usage_damaged")
+    finally:
+        artifacts.remove(damaged)
+        instance.delete_run(run.run_id)
+
+
 class ToldState:
     """Part of a platform that a test changes, and the answers made from it."""
 
     def __init__(self) -> None:
         self.state: Hashable = 0
         self.status = 200
-        self.made = self.seen = 0
+        self.made = self.seen = self.seen_more = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
         self.answers = Answers()
@@ -143,11 +180,16 @@ class ToldState:
         assert self.goes_on.wait(10)
         return state
 
-    async def ask(self, path: str = "/x") -> bytes:
-        request = Request({"type": "http", "path": path, "query_string": b"", "headers": []})
+    def see_more(self) -> Hashable:
+        self.seen_more += 1
+        return 0
+
+    async def ask(self, path: str = "/x", parameters: bytes = b"") -> bytes:
+        request = Request({"type": "http", "path": path, "query_string": parameters, "headers": []})
+        looks = [Look("place", "name", self.see), Look("place", "more", self.see_more)]
 
         async def make() -> Response:
-            await self.answers.before([lambda _: Look("place", "name", self.see)], {})
+            await self.answers.before([lambda _, one=one: one for one in looks], {})
             self.made += 1
             await asyncio.sleep(0.01)
             return Response(f"{self.state}", self.status)
@@ -205,12 +247,27 @@ def test_refusals_and_unknown_states_are_not_kept() -> None:
         await told.ask()
         await told.ask()
         assert told.made == 2
+        assert told.seen_more == 0, "a look at a server for an answer that is not kept anyway"
         told.state, told.status = 0, 404
         await told.ask()
         told.status = 200
         await told.ask()
         await told.ask()
         assert told.made == 4
+
+    asked(work)
+
+
+def test_long_parameters_count_as_memory() -> None:
+    """A client may write `limit=9` a thousand times, in thousands of ways."""
+
+    async def work(told: ToldState) -> None:
+        most = MOST_BYTES // 2**16
+        for one in range(most + 1):
+            await told.ask(parameters=b"%d" % one + b"x" * 2**16)
+        for one in (most, 0):
+            await told.ask(parameters=b"%d" % one + b"x" * 2**16)
+        assert told.made == most + 2, "the newest is kept, the oldest is not"
 
     asked(work)
 

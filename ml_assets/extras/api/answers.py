@@ -32,7 +32,7 @@ class Look:
 Part = Callable[[Mapping[str, Any]], Look]
 """Returns the look at a part, from the parameters of a request's path."""
 MOST_ANSWERS, MOST_BYTES, MOST_BYTES_OF_ONE = 4_000, 64 * 2**20, 2**20
-"""Answers that are kept at once, their bytes together, and those of one."""
+"""Answers that are kept at once, their bytes together with those of their requests' paths, and those of one."""
 
 
 @dataclass
@@ -50,6 +50,8 @@ class _Kept:
     seen: tuple[Hashable, ...]
     body: bytes
     media_type: str
+    size: int
+    """Bytes of the body, and of the path and the parameters under which it is kept: a client may repeat these."""
 
 
 class _Place:
@@ -158,10 +160,15 @@ class Answers:
     async def before(self, parts: Sequence[Part], parameters: Mapping[str, Any]) -> None:
         """Look at the parts from which the present request's answer is about to be made."""
         if (making := _MAKING.get()) is not None:
-            looks = [one(parameters) for one in parts]
-            making.looks, making.seen = looks, await self._look(looks)
+            making.looks = [one(parameters) for one in parts]
+            for one in making.looks:
+                making.seen = *making.seen, *await self._look([one])
+                if (
+                    making.seen[-1] is None
+                ):  # the answer is not kept: further looks, as at a server, would be in vain
+                    return
 
-    async def _unchanged(self, key: Hashable) -> Response | None:
+    async def _unchanged(self, key: tuple[str, bytes]) -> Response | None:
         kept = self._kept.get(key)
         if kept is None or await self._look(kept.looks) != kept.seen:
             return None
@@ -178,14 +185,15 @@ class Answers:
             self._places[name] = _Place(name)
         return self._places[name]
 
-    def _keep(self, key: Hashable, making: _Making, made: Response) -> None:
+    def _keep(self, key: tuple[str, bytes], making: _Making, made: Response) -> None:
         if (old := self._kept.pop(key, None)) is not None:
-            self._bytes -= len(old.body)
+            self._bytes -= old.size
         is_known = bool(making.looks) and None not in making.seen
         if made.status_code != 200 or not is_known or len(made.body) > MOST_BYTES_OF_ONE:
             return
-        self._kept[key] = _Kept(making.looks, making.seen, bytes(made.body), made.media_type or "")
-        self._bytes += len(made.body)
+        size = len(made.body) + sum(map(len, key))
+        self._kept[key] = _Kept(making.looks, making.seen, bytes(made.body), made.media_type or "", size)
+        self._bytes += size
         while len(self._kept) > MOST_ANSWERS or self._bytes > MOST_BYTES:
             _, oldest = self._kept.popitem(last=False)
-            self._bytes -= len(oldest.body)
+            self._bytes -= oldest.size

@@ -17,7 +17,7 @@ from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs
 from ml_assets.dagster_host.marks import asset_mark, run_mark
 from ml_assets.extras.api.answers import Look, Part
-from ml_assets.model.steps.usage import USAGE, read_usage_file
+from ml_assets.model.steps.usage import USAGE, UsageDamaged, read_usage_file
 from resources.job.events import folder_of_training
 from resources.tracking.mlflow_client import embedded_file
 
@@ -90,7 +90,10 @@ class PartsRead:
             if self._ended.get(file) == state:
                 continue
             folder, _, name = f"{USAGE}/{file}".rpartition("/")
-            record = read_usage_file(artifacts, folder, name)
+            try:
+                record = read_usage_file(artifacts, folder, name)
+            except UsageDamaged:  # a fault of the answers that need it, which say so, and of no others
+                return None
             if record is None or record.is_open:
                 return None
             self._ended[file] = state
