@@ -33,8 +33,15 @@ class Stepping:
     """A loop on rank 0 whose steps take 10 ms, and whose saves take what a test says."""
 
     def __init__(
-        self, blocked: float, writes: float, slower: float, losses: int = 0, hours: float = 0
+        self,
+        blocked: float,
+        writes: float,
+        slower: float,
+        losses: int = 0,
+        hours: float = 0,
+        step: float = STEP,
     ) -> None:
+        self.step = step
         self.clock, self.chosen = Clock(), list[SaveInterval]()
         self.blocked, self.writes, self.slower = blocked, writes, slower
         self.written_at = 0.0
@@ -54,7 +61,7 @@ class Stepping:
         while self.clock.now < until:
             step += 1
             is_saving = self.clock.now < self.written_at
-            self.clock.now += STEP * (1 + self.slower * is_saving)
+            self.clock.now += self.step * (1 + self.slower * is_saving)
             self.pace.stepped(step, is_saving=self.clock.now < self.written_at)
             if self.pace.is_due:
                 self.saves.append(self.clock.now)
@@ -94,6 +101,25 @@ def test_an_unmeasured_save_is_measured_within_a_minute() -> None:
     assert loop.saves == [pytest.approx(60, abs=0.1)]
     assert second.loss_interval_seconds == PRIOR_LOSS_WORKER_SECONDS / 2
     assert second.checkpoint_cost_seconds == pytest.approx(0.02, rel=0.1)
+
+
+@pytest.mark.parametrize(
+    ("step", "writes"),
+    [
+        pytest.param(61, 5, id="each step is longer than the time to the first save"),
+        pytest.param(59, 300, id="each write is longer"),
+        pytest.param(3600, 5, id="a step of an hour"),
+    ],
+)
+def test_saves_are_measured_if_all_is_long(step: float, writes: float) -> None:
+    """A save of 20 s after each step of a minute took a quarter of the time, for ever."""
+    loop = Stepping(blocked=20, writes=writes, slower=0.1, step=step)
+    loop.run(800 * step)
+    first, *_, newest = loop.chosen
+    assert (first.is_save_measured, newest.is_save_measured) == (False, True)
+    assert newest.checkpoint_cost_seconds == pytest.approx(20 + 0.1 * max(writes, step), rel=0.15)
+    apart = np.diff(loop.saves)[-1] - newest.checkpoint_interval_seconds
+    assert 0 <= apart <= 1.2 * step + 20
 
 
 def test_an_interval_is_never_shorter_than_the_write() -> None:

@@ -170,18 +170,23 @@ class MeasuredPace(SavePace):
         """True if the save that goes on waited for the one before, which says nothing about its own cost."""
         self._slower = 0.0
         """Seconds by which the steps beside it were longer than usual."""
+        self._is_alone = False
+        """True if the last step was beside no save."""
         self._choose(step)
 
     @property
     def is_due(self) -> bool:
         """See `SavePace.is_due`. A save that goes on is awaited beside the steps."""
-        return self._blocked is None and super().is_due
+        # Steps of an hour, or a write of one, would all be beside a save, and its cost would never be known.
+        can_measure = self._is_alone or self._save_seconds is not None
+        return self._blocked is None and can_measure and super().is_due
 
     def stepped(self, step: int, *, is_saving: bool) -> None:
         """Measure the step; at the end of a save, choose anew."""
         now = self._clock()
         seconds, self._stepped = now - self._stepped, now
         self._steps_seen += 1
+        self._is_alone = self._blocked is None
         if self._blocked is None:
             if self._steps_seen > _WARM_UP:
                 self._usual.append(seconds)
