@@ -16,7 +16,7 @@ from ml_assets.components.metadata import TRAINS
 from ml_assets.data.tables.declared import NOTHING_DECLARED
 from ml_assets.data.tables.publish.publish import publish
 from ml_assets.data.tables.spec import Incoming, PublishingRun
-from ml_assets.extras.api.answers import MOST_BYTES, Answers, Look
+from ml_assets.extras.api.answers import MOST_BYTES, KeptAnswers, PartLook
 from ml_assets.model.steps.goodput import Goodput
 from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch, usage_file
 from ml_assets_tests.api.conftest import ServedApi
@@ -172,7 +172,7 @@ class ToldState:
         self.made = self.seen = self.seen_more = 0
         self.goes_on = threading.Event()
         self.goes_on.set()
-        self.answers = Answers()
+        self.answers = KeptAnswers()
 
     def see(self) -> Hashable:
         self.seen += 1
@@ -186,7 +186,7 @@ class ToldState:
 
     async def ask(self, path: str = "/x", parameters: bytes = b"") -> bytes:
         request = Request({"type": "http", "path": path, "query_string": parameters, "headers": []})
-        looks = [Look("place", "name", self.see), Look("place", "more", self.see_more)]
+        looks = [PartLook("place", "name", self.see), PartLook("place", "more", self.see_more)]
 
         async def make() -> Response:
             await self.answers.before([lambda _, one=one: one for one in looks], {})

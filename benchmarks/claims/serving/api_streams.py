@@ -100,7 +100,7 @@ def weeks(context: Context, number: int) -> list[str]:
     return [f"{first + timedelta(weeks=one + 1)}" for one in range(number)]
 
 
-def train(home: ApiHome, week: str, listening: "Callable[[str], Future[Heard]] | None") -> "Trained":
+def train(home: ApiHome, week: str, listening: "Callable[[str], Future[Heard]] | None") -> "FollowedTraining":
     """Train a week in a process of its own; `listening` begins to follow the run."""
     before = time.time()
     with (home.folder / "launch.log").open("ab") as log:
@@ -115,7 +115,7 @@ def train(home: ApiHome, week: str, listening: "Callable[[str], Future[Heard]] |
     folder = folder_of_training(MODEL, str(runs.training_set(runs.training(run_id))["fingerprint"]))
     text = read_artifact(home.context.project.platform.artifacts, folder, EVENTS).decode()
     events = [event for line in text.splitlines() if (event := TrainingEvent.from_line(line)) is not None]
-    return Trained(
+    return FollowedTraining(
         notes=[(one.step, one.time) for one in events if one.kind == "metrics"],
         epochs={one.step for one in events if one.kind == "epoch"},
         heard=None if heard is None else heard.result(_WITHIN_SECONDS),
@@ -134,7 +134,7 @@ def _run_since(context: Context, moment: float, process: "subprocess.Popen[bytes
 
 
 @dataclass(frozen=True)
-class Trained:
+class FollowedTraining:
     """A training."""
 
     notes: Sequence[tuple[int, float]]
@@ -169,8 +169,8 @@ def main() -> int:
     parser.add_argument("--folder", type=Path, help="folder that keeps the home, with PostgreSQL running")
     given = parser.parse_args()
     pairs = 1 if given.quick else 3
-    alone: list[Trained] = []
-    beside: list[Trained] = []
+    alone: list[FollowedTraining] = []
+    beside: list[FollowedTraining] = []
     with ExitStack() as stack:
         folder = given.folder or Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="api-streams-")))
         home = stack.enter_context(api_home(folder, large=False, runs=0, stays=given.folder is not None))

@@ -18,7 +18,7 @@ from fastapi import Request, Response
 
 
 @dataclass(frozen=True)
-class Look:
+class PartLook:
     """Look at the present state of a part of the platform."""
 
     place: str
@@ -29,7 +29,7 @@ class Look:
     """Returns the state, such as a commit; None if it cannot tell, so that no answer may be kept."""
 
 
-Part = Callable[[Mapping[str, Any]], Look]
+Part = Callable[[Mapping[str, Any]], PartLook]
 """Returns the look at a part, from the parameters of a request's path."""
 MOST_ANSWERS, MOST_BYTES, MOST_BYTES_OF_ONE = 4_000, 64 * 2**20, 2**20
 """Answers that are kept at once, their bytes together with those of their requests' paths, and those of one."""
@@ -39,14 +39,14 @@ MOST_ANSWERS, MOST_BYTES, MOST_BYTES_OF_ONE = 4_000, 64 * 2**20, 2**20
 class _Making:
     """Answer that a request is made of now."""
 
-    looks: Sequence[Look] = ()
+    looks: Sequence[PartLook] = ()
     seen: tuple[Hashable, ...] = ()
     """State of each part, before the answer was made."""
 
 
 @dataclass(frozen=True)
 class _Kept:
-    looks: Sequence[Look]
+    looks: Sequence[PartLook]
     seen: tuple[Hashable, ...]
     body: bytes
     media_type: str
@@ -59,10 +59,10 @@ class _Place:
 
     def __init__(self, name: str) -> None:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"looks-{name}")
-        self._waiting: dict[Hashable, tuple[Look, asyncio.Future[Hashable]]] = {}
+        self._waiting: dict[Hashable, tuple[PartLook, asyncio.Future[Hashable]]] = {}
         self._is_looking = False
 
-    def seen(self, look: Look) -> "asyncio.Future[Hashable]":
+    def seen(self, look: PartLook) -> "asyncio.Future[Hashable]":
         """Return the result of a look that has not begun yet."""
         if (known := self._waiting.get(look.name)) is not None:
             return known[1]
@@ -96,7 +96,7 @@ class _Place:
             self._begin()
 
 
-def _look_at(looks: Sequence[Look]) -> list[Hashable | Exception]:
+def _look_at(looks: Sequence[PartLook]) -> list[Hashable | Exception]:
     found: list[Hashable | Exception] = []
     for one in looks:
         try:
@@ -116,7 +116,7 @@ _MAKING: ContextVar[_Making | None] = ContextVar("making", default=None)
 
 
 @dataclass
-class Answers:
+class KeptAnswers:
     """Answers of one server. Of one event loop."""
 
     _kept: OrderedDict[Hashable, _Kept] = field(default_factory=OrderedDict[Hashable, _Kept])
@@ -176,7 +176,7 @@ class Answers:
             self._kept.move_to_end(key)
         return Response(kept.body, media_type=kept.media_type)
 
-    async def _look(self, looks: Sequence[Look]) -> tuple[Hashable, ...]:
+    async def _look(self, looks: Sequence[PartLook]) -> tuple[Hashable, ...]:
         seen = [self._place(one.place).seen(one) for one in looks]
         return tuple([await asyncio.shield(one) for one in seen])  # others wait for them, too
 

@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ml_assets.context import Context
-from ml_assets.extras.api.answers import Answers, Part
+from ml_assets.extras.api.answers import KeptAnswers, Part
 from ml_assets.extras.api.callers import Callers, Streams
 from ml_assets.extras.api.parts_read import PartsRead
 from ml_assets.extras.api.problems import MEDIA_TYPE, ApiRefused, problem_of, request_id_of
@@ -57,7 +57,7 @@ class ApiParts:
     callers: Callers
     read: PartsRead
     """Parts of the platform from which answers are made."""
-    answers: Answers = field(default_factory=Answers)
+    answers: KeptAnswers = field(default_factory=KeptAnswers)
     streams: Streams = field(default_factory=Streams)
     declared: threading.Lock = field(default_factory=threading.Lock)
     """Held while declarations are read: Dagster builds them at the first use of each, in one thread."""
@@ -170,7 +170,9 @@ def _counted(endpoint: Callable[..., Answer], changes: threading.BoundedSemaphor
     return counted
 
 
-def _guarded(callers: Callers, requests: RequestCounts, answers: Answers, kept: Set[str]) -> type[APIRoute]:
+def _guarded(
+    callers: Callers, requests: RequestCounts, answers: KeptAnswers, kept: Set[str]
+) -> type[APIRoute]:
     """Return the class of routes that know their caller before they read a request.
 
     `kept` are paths of reads whose `answers` are kept.

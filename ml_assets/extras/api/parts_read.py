@@ -16,7 +16,7 @@ from ml_assets.components.training_pipeline import TRAINING_SET
 from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs
 from ml_assets.dagster_host.marks import asset_mark, run_mark
-from ml_assets.extras.api.answers import Look, Part
+from ml_assets.extras.api.answers import Part, PartLook
 from ml_assets.model.steps.usage import USAGE, UsageDamaged, read_usage_file
 from resources.job.events import folder_of_training
 from resources.tracking.mlflow_client import embedded_file
@@ -36,14 +36,14 @@ class PartsRead:
         """Run → folder of its training, which stays."""
         self._ended: dict[str, str] = {}
         """File of a training that reserves nothing more → its state."""
-        self.main: Part = _always(Look("lake", "main", partial(platform.lake.resolve, "main")))
+        self.main: Part = _always(PartLook("lake", "main", partial(platform.lake.resolve, "main")))
         """Commit of main."""
-        self.decisions: Part = _always(Look("ledger", "decisions", platform.ledger.models.head))
+        self.decisions: Part = _always(PartLook("ledger", "decisions", platform.ledger.models.head))
         """Chain of the ledger: decisions, evaluations, launches, accounts."""
         uri = project.settings.resolved_tracking_uri.reveal()
-        self.tracked: Part = _always(Look("tracker", "runs", partial(_state_of, uri)))
+        self.tracked: Part = _always(PartLook("tracker", "runs", partial(_state_of, uri)))
         """MLflow's experiments and versions, without files. Only an embedded one tells when it changed."""
-        self.usage: Part = _always(Look("artifacts", "usage", self._usage))
+        self.usage: Part = _always(PartLook("artifacts", "usage", self._usage))
         """Reservations of all trainings, and the table of prices. While one runs, its costs grow with each second."""
 
     def verdicts(self, kind: str) -> Part:
@@ -100,13 +100,13 @@ class PartsRead:
         return tuple(states.items()), None if prices is None else _state_of_files(prices) or time.time()
 
 
-def _always(look: Look) -> Part:
+def _always(look: PartLook) -> Part:
     return lambda _: look
 
 
 def _each(place: str, parameter: str, see: Callable[[str], Hashable], kind: str = "") -> Part:
     """Return a part for each value of a parameter of the path."""
-    return lambda given: Look(place, (parameter, kind, given[parameter]), partial(see, given[parameter]))
+    return lambda given: PartLook(place, (parameter, kind, given[parameter]), partial(see, given[parameter]))
 
 
 def _state_of(uri: str) -> Hashable:
