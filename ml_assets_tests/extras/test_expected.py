@@ -1,6 +1,8 @@
 """Expected hours, money and start in `plan`, from the records of the pipeline."""
 
+import math
 import random
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -86,10 +88,18 @@ def test_a_plan_says_hours_and_money_with_intervals(
     assert _planned(terminal) == [hours, "5.00 (80 %: 1.00 to 9.00) EUR"]
 
 
-def test_a_damaged_record_is_said_and_the_plan_goes_on(terminal: Terminal) -> None:
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param("{", id="cut short"),
+        pytest.param(replace(_record(1, 1.0), attempts=()).to_json(), id="no attempt"),
+        pytest.param(_record(1, math.nan).to_json(), id="NaN"),
+    ],
+)
+def test_a_damaged_record_is_said_and_the_plan_goes_on(terminal: Terminal, content: str) -> None:
     artifacts = artifacts_of(None, terminal.home / "artifacts")
     with artifacts.create("usage/store_demand", "1.json") as stream:
-        stream.write(b"{")
+        stream.write(content.encode())
     (said,) = _planned(terminal)
     assert said.startswith("unknown: ")
     assert "1.json is damaged" in said

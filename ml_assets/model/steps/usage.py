@@ -19,7 +19,8 @@ from dataclasses import asdict, dataclass, field, replace
 from functools import cache
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
+from pydantic_core import from_json
 
 from ml_assets.model.steps.goodput import Goodput, LaunchSpan, Trained, goodput_of, mark_of, trained_of
 from ml_assets.model.steps.live_report import Attempts
@@ -114,7 +115,7 @@ class UsageRecord:
     partition: str
     fingerprint: str
     launches: Annotated[tuple[UsedLaunch, ...], Field(min_length=1)]
-    attempts: tuple[UsedAttempt, ...]
+    attempts: Annotated[tuple[UsedAttempt, ...], Field(min_length=1)]
     """Oldest first, by the time of their first place."""
     goodput: Goodput
     """Parts of the wall time of all launches."""
@@ -137,8 +138,9 @@ class UsageRecord:
 
     @classmethod
     def from_json(cls, text: str) -> "UsageRecord":
-        """Inverse of `to_json`. Ignores keys of later releases. Raises `ValidationError`."""
-        return _readable().validate_json(text)
+        """Inverse of `to_json`. Ignores keys of later releases. Raises `ValueError`, also for numbers that JSON lacks,
+        such as NaN: a sum or an interval with one says nothing."""
+        return _readable().validate_python(from_json(text, allow_inf_nan=False))
 
 
 @cache
@@ -163,7 +165,7 @@ def read_usage_file(artifacts: Artifacts, folder: str, file: str) -> UsageRecord
         return UsageRecord.from_json(read_artifact(artifacts, folder, file).decode())
     except ArtifactMissing:
         return None
-    except (UnicodeDecodeError, ValidationError) as error:
+    except ValueError as error:
         raise UsageDamaged(
             f"{artifacts.address(folder)}/{file} is damaged, so what its training reserved is not known: restore the "
             "file from a backup, or delete it, and its earlier attempts count as nothing"
