@@ -11,7 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Generator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, cast
 
 import psycopg2
@@ -89,10 +89,17 @@ class _Call:
 
     def cut(self) -> None:
         with self._lock:
-            if not self.is_over:
-                self.was_cut = True
-                with socket.socket(fileno=os.dup(self._number)) as same:
+            if self.is_over:
+                return
+            self.was_cut = True
+            # A connection that was lost at this moment ends its call by itself. No copy of the number: a process whose
+            # calls all wait may have no file left.
+            with suppress(OSError):
+                same = socket.socket(fileno=self._number)
+                try:
                     same.shutdown(socket.SHUT_RDWR)
+                finally:
+                    same.detach()
 
 
 class _Watch:
