@@ -258,6 +258,20 @@ def test_refusals_and_unknown_states_are_not_kept() -> None:
     asked(work)
 
 
+def test_a_look_without_a_thread_is_an_error_not_a_hang() -> None:
+    """As while the server stops, or on a machine whose threads are used up: the place had been silent ever after."""
+
+    async def work(told: ToldState) -> None:
+        await told.ask()
+        told.answers.close()
+        for _ in range(2):
+            async with asyncio.timeout(5):
+                with pytest.raises(RuntimeError, match="after shutdown"):
+                    await told.ask()
+
+    asked(work)
+
+
 def test_long_parameters_count_as_memory() -> None:
     """A client may write `limit=9` a thousand times, in thousands of ways."""
 

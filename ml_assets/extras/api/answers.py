@@ -79,9 +79,16 @@ class _Place:
 
     def _begin(self) -> None:
         turn, self._waiting = [*self._waiting.values()], {}
+        futures = [future for _, future in turn]
+        try:
+            done = asyncio.get_running_loop().run_in_executor(
+                self._thread, _look_at, [one for one, _ in turn]
+            )
+        except RuntimeError as error:  # no thread can begin: the next look tries again
+            self._end(futures, [error] * len(futures))
+            return
         self._is_looking = True
-        done = asyncio.get_running_loop().run_in_executor(self._thread, _look_at, [one for one, _ in turn])
-        done.add_done_callback(lambda found: self._end([future for _, future in turn], found.result()))
+        done.add_done_callback(lambda found: self._end(futures, found.result()))
 
     def _end(
         self, futures: Sequence["asyncio.Future[Hashable]"], found: Sequence[Hashable | Exception]
