@@ -240,4 +240,5 @@ def _kubelet_settings(node: NodeLayout, pki: Pki) -> dict[str, object]:
         "nodeStatusUpdateFrequency": f"{HEARTBEAT_SECONDS}s",
         "containerLogMaxSize": LOG_SIZE,
         "containerLogMonitorInterval": "3s",
+        "volumeStatsAggPeriod": "10s",  # a pod over its limit of disk would be found after up to a minute
     }
