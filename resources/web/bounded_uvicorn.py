@@ -4,7 +4,9 @@ Import it where a server starts: it imports uvicorn. Not here: the numbers (`htt
 """
 
 import asyncio
+import gc
 import logging
+import sys
 from http import HTTPStatus
 from typing import Any, ClassVar
 
@@ -181,6 +183,19 @@ def bounded_options(
     """Return the options of uvicorn that keep a server of this process within bounds."""
     bounded = type(protocol.__name__, (protocol,), {"bounds": within_files(bounds)})
     return {"http": bounded, "backlog": BACKLOG, "server_header": False}
+
+
+_SWITCH_SECONDS = 0.0005
+"""Time that a thread may keep Python's lock while another waits. The default of 5 ms is more than a whole request,
+and a request would wait that long several times while a thread works on a long answer."""
+
+
+def answer_promptly() -> None:
+    """Keep threads and the garbage collector of this process from holding up short requests. Call it once, before the
+    first request, when all modules and definitions are loaded."""
+    sys.setswitchinterval(_SWITCH_SECONDS)
+    gc.collect()
+    gc.freeze()  # a full collection over all that is loaded would hold up requests for a tenth of a second
 
 
 def serve_until_stopped(

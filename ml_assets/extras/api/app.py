@@ -1,7 +1,5 @@
 """Application of the API, its OpenAPI document, and its server."""
 
-import gc
-import sys
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,11 +26,8 @@ from ml_assets.extras.api.reads import add_reads
 from ml_assets.extras.api.spending import add_spending
 from ml_assets.extras.api.stages import add_stages
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
-from resources.web.bounded_uvicorn import BoundedProtocol, serve_until_stopped
+from resources.web.bounded_uvicorn import BoundedProtocol, answer_promptly, serve_until_stopped
 
-SWITCH_SECONDS = 0.0005
-"""Time that a thread may keep Python's lock while another waits. With the default of 5 ms a short answer would wait
-several times while a thread works on a long one."""
 OPEN_PATHS = ("/health", "/openapi.json")
 """Paths that need no token."""
 _DESCRIPTION = """Runs, models and data of an ml_assets platform.
@@ -107,9 +102,7 @@ def _with_security(document: dict[str, Any]) -> dict[str, Any]:
 
 def serve(app: FastAPI, host: str, port: int) -> None:
     """Serve `app` until Ctrl-C or SIGTERM. Requests that then last are cut off, but launches are recorded."""
-    sys.setswitchinterval(SWITCH_SECONDS)
-    gc.collect()
-    gc.freeze()  # a full collection over all definitions would hold up requests for a tenth of a second
+    answer_promptly()
     serve_until_stopped(app, host, port, ProblemProtocol, ws="none")
 
 

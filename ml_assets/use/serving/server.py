@@ -3,11 +3,9 @@
 Here: start and end. Not here: routes (`app`).
 """
 
-import gc
 import math
 import signal
 import socket
-import sys
 import uuid
 from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager
@@ -28,11 +26,8 @@ from ml_assets.use.serving.openapi import ErrorAnswer
 from ml_assets.use.serving.request_log import RequestLog
 from ml_assets.use.serving.watch import Declaration, StageWatch
 from resources.platform import Platform
-from resources.web.bounded_uvicorn import BoundedProtocol, bounded_options
+from resources.web.bounded_uvicorn import BoundedProtocol, answer_promptly, bounded_options
 from resources.web.http_bounds import BACKLOG, HttpBounds
-
-_SWITCH_SECONDS = 0.0005
-"""Time that a thread may keep Python's lock while another waits. The default of 5 ms is more than a whole request."""
 
 _KEEP_ALIVE_SECONDS = 75
 """Time until an idle connection is closed: longer than clients and balancers keep one, 60 s at most by default.
@@ -145,9 +140,7 @@ def serve(
             timeout_graceful_shutdown=settings.stop_seconds,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         )
-        sys.setswitchinterval(_SWITCH_SECONDS)
-        gc.collect()
-        gc.freeze()  # a full collection over all imported modules would hold up requests for a tenth of a second
+        answer_promptly()
         address, bound = listening.getsockname()[:2]
         on_start(f"http://{f'[{address}]' if ':' in address else address}:{bound}", parts)
         # uvicorn handles both signals, and raises them again at its end. The default handler would then end the process
