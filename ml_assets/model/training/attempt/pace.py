@@ -24,6 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
+from ml_assets.model.training.attempt.attempts import worker_seconds
 from ml_assets.model.training.telemetry.event_log import emit
 from resources.job.errors import FINAL
 from resources.job.events import TrainingEvent, read_events
@@ -244,12 +245,12 @@ def pace_of(job: TrainingJob, folder: Path, group: "Group", step: int) -> SavePa
     if not group.is_first:
         return SavePace(math.inf)
     history = job.loss_history or LossHistory(losses=0, worker_seconds=0.0, save_seconds=None)
-    earlier = _attempts(read_events(folder))[:-1]
-    told = [one for events in earlier for one in events if one.kind == INTERVAL]
-    costs = [one.checkpoint_cost_seconds for one in map(SaveInterval.of, told) if one.is_save_measured]
+    events = read_events(folder)
+    told = [SaveInterval.of(one) for one in events if one.kind == INTERVAL]
+    costs = [one.checkpoint_cost_seconds for one in told if one.is_save_measured]
     return MeasuredPace(
-        losses=history.losses + sum(map(loses_work, earlier)),
-        worker_seconds=history.worker_seconds + sum(map(_worker_seconds, earlier)),
+        losses=history.losses + sum(map(loses_work, _attempts(events)[:-1])),
+        worker_seconds=history.worker_seconds + worker_seconds(folder),
         save_seconds=costs[-1] if costs else history.save_seconds,
         workers=group.world_size,
         step=step,
@@ -265,8 +266,3 @@ def _attempts(events: Sequence[TrainingEvent]) -> list[list[TrainingEvent]]:
     """Return the events of each attempt, from its start to the next start."""
     starts = [number for number, one in enumerate(events) if one.kind == "started"]
     return [list(events[a:b]) for a, b in zip(starts, [*starts[1:], len(events)], strict=True)]
-
-
-def _worker_seconds(own: Sequence[TrainingEvent]) -> float:
-    signs = [one.time for one in own if one.kind not in ("ended", "recovered")]
-    return int(own[0].values["world_size"]) * (max(signs) - own[0].time)
