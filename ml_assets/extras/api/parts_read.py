@@ -17,8 +17,8 @@ from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs
 from ml_assets.dagster_host.marks import asset_mark, run_mark
 from ml_assets.extras.api.answers import Part, PartLook
-from ml_assets.model.steps.usage import USAGE, UsageDamaged, read_usage_file
-from resources.job.events import folder_of_training
+from ml_assets.model.steps.usage import UsageDamaged, read_usage_file
+from resources.job.events import USAGE, folder_of_training
 from resources.tracking.mlflow_client import embedded_file
 
 _SETTLED_SECONDS = 0.1
@@ -85,19 +85,21 @@ class PartsRead:
 
     def _usage(self) -> Hashable:
         artifacts, prices = self._project.platform.artifacts, self._project.settings.prices
+        table = () if prices is None else _state_of_files(prices)
+        if table is None:
+            return None
         states = artifacts.states(USAGE)
         for file, state in states.items():
             if self._ended.get(file) == state:
                 continue
-            folder, _, name = f"{USAGE}/{file}".rpartition("/")
             try:
-                record = read_usage_file(artifacts, folder, name)
+                record = read_usage_file(artifacts, f"{USAGE}/{file}")
             except UsageDamaged:  # a fault of the answers that need it, which say so, and of no others
                 return None
             if record is None or record.is_open:
                 return None
             self._ended[file] = state
-        return tuple(states.items()), None if prices is None else _state_of_files(prices) or time.time()
+        return tuple(states.items()), table
 
 
 def _always(look: PartLook) -> Part:

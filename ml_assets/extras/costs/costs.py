@@ -97,8 +97,7 @@ def read_records(
     place = USAGE if model is None else f"{USAGE}/{model}"
 
     def read(file: str) -> UsageRecord | None:
-        folder, _, name = f"{place}/{file}".rpartition("/")
-        record = read_usage_file(artifacts, folder, name)
+        record = read_usage_file(artifacts, f"{place}/{file}")
         if record is None:  # removed meanwhile
             return None
         if record.environment != environment or env not in (None, record.env):

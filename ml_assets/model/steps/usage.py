@@ -156,11 +156,13 @@ def usage_file(model: str, fingerprint: str) -> tuple[str, str]:
 def read_usage(artifacts: Artifacts, model: str, fingerprint: str) -> UsageRecord | None:
     """Return the record of a training; None if it never reserved anything. Raises `ArtifactsError`, and
     `UsageDamaged`."""
-    return read_usage_file(artifacts, *usage_file(model, fingerprint))
+    return read_usage_file(artifacts, "/".join(usage_file(model, fingerprint)))
 
 
-def read_usage_file(artifacts: Artifacts, folder: str, file: str) -> UsageRecord | None:
-    """Return the record in a file; None if there is none. Raises `ArtifactsError`, and `UsageDamaged`."""
+def read_usage_file(artifacts: Artifacts, path: str) -> UsageRecord | None:
+    """Return the record at a path among the artifacts; None if there is none. Raises `ArtifactsError`, and
+    `UsageDamaged`."""
+    folder, _, file = path.rpartition("/")
     try:
         return UsageRecord.from_json(read_artifact(artifacts, folder, file).decode())
     except ArtifactMissing:
