@@ -4,7 +4,7 @@ import dagster as dg
 
 from ml_assets.assembly import build_defs
 from ml_assets.components.base import SpecComponent
-from ml_assets_tests.components.installation import readings_components
+from ml_assets_tests.components.installation import Installation, readings_components
 from ml_assets_tests.components.readings_pipeline import PIPELINE
 from resources.settings import Settings
 
@@ -38,6 +38,13 @@ def components(settings: Settings) -> list[SpecComponent]:
             "resources": resources,
         }
     )
+
+
+def installed(settings: Settings) -> Installation:
+    """Return them as an installation with an empty lake."""
+    installation = Installation(settings.home, components(settings), settings)
+    installation.platform.make_lake_ready()
+    return installation
 
 
 @dg.definitions

@@ -125,10 +125,7 @@ def variables(reachable: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> dic
 @pytest.fixture
 def installation(variables: dict[str, str]) -> Installation:
     """The readings pipeline with an empty lake."""
-    settings = settings_of(variables)
-    installation = Installation(settings.home, run_location.components(settings), settings)
-    installation.platform.make_lake_ready()
-    return installation
+    return run_location.installed(settings_of(variables))
 
 
 @pytest.fixture
