@@ -41,8 +41,6 @@ from resources.memory import LESS_AT_ONCE, ON_KUBERNETES
 
 MOST_DEATHS = 4
 """Pods of a run that may die. Pods of a drained node do not count: a month of training may see dozens of drains."""
-
-
 LOOK_SECONDS = 5.0
 """Seconds between two looks at the runs that wait for their pod."""
 _REQUEST_SECONDS = 30.0
@@ -92,9 +90,8 @@ class RunPods(K8sRunLauncher):
             try:
                 for run_id in self._all_waiting():
                     self._look_at(run_id)
-            except (
-                Exception
-            ):  # of Dagster's storage, or of the cluster: they may be away, and the runs still wait
+            # Any, of Dagster's storage or of the cluster: they may be away, and the runs still wait.
+            except Exception:
                 logging.getLogger(__name__).exception("cannot look after the pods of runs; trying again")
             with self._turn:
                 if not self._waiting:
@@ -109,23 +106,23 @@ class RunPods(K8sRunLauncher):
 
     def _look_at(self, run_id: str) -> None:
         run = self._instance.get_run_by_id(run_id)
-        pods, now = ([], datetime.now(UTC)) if run is None else self._pods(run)
+        if run is None or run.status not in _TO_BEGIN or not self._still_waits(run):
+            with self._turn:
+                self._waiting.discard(run_id)
+
+    def _still_waits(self, run: dg.DagsterRun) -> bool:
+        """Return True while no pod of the run has started, and say why on its page. Fail it if one ended before."""
+        pods, now = self._pods(run)
         found = [Pod.of(pod, MAIN) for pod in pods]
-        if (
-            run is not None
-            and run.status == dg.DagsterRunStatus.STARTING
-            and any(pod.has_ended for pod in found)
-        ):
+        if run.status == dg.DagsterRunStatus.STARTING and any(pod.has_ended for pod in found):
             # The monitoring looks after a run whose process said that it began; nobody makes another pod of this one.
-            what = what_ran(run, ())
-            fail_from_outside(
-                self._instance, run, (), self._exceeded(run, what) or self._ended_early(run, found)
-            )
-        elif run is not None and run.status in _TO_BEGIN and not any(pod.has_started for pod in found):
-            self._tell(run, pods, now)
-            return
-        with self._turn:
-            self._waiting.discard(run_id)
+            why = self._exceeded(run, what_ran(run, ())) or self._ended_early(run, found)
+            fail_from_outside(self._instance, run, (), why)
+            return False
+        if any(pod.has_started for pod in found):
+            return False
+        self._tell(run, pods, now)
+        return True
 
     def _tell(self, run: dg.DagsterRun, pods: list[dict[str, Any]], now: datetime) -> None:
         """Say on the run's page, once for each reason, why its pod does not start."""

@@ -390,7 +390,7 @@ class Relations:
 
     def _correlations_of(self, past: Ints, places: Ints) -> npt.NDArray[np.float32]:
         """Return the correlations of partitions and columns. Neighbours are not copied: most windows are neighbours."""
-        are_neighbours = len(past) > 0 and past[-1] - past[0] == len(past) - 1
+        are_neighbours = past[-1] - past[0] == len(past) - 1
         some = self._correlations[past[0] : past[-1] + 1] if are_neighbours else self._correlations[past]
         return some if len(places) == len(self.columns) else some[:, places[:, None], places]
 

@@ -170,10 +170,8 @@ class KeptAnswers:
             making.looks = [one(parameters) for one in parts]
             for one in making.looks:
                 making.seen = *making.seen, *await self._look([one])
-                if (
-                    making.seen[-1] is None
-                ):  # the answer is not kept: further looks, as at a server, would be in vain
-                    return
+                if making.seen[-1] is None:
+                    return  # the answer is not kept: further looks, as at a server, would be in vain
 
     async def _unchanged(self, key: tuple[str, bytes]) -> Response | None:
         kept = self._kept.get(key)

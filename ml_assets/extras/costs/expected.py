@@ -85,10 +85,8 @@ def expected_of(platform: "Platform", spec: "PipelineSpec", partition: str) -> E
     A store that is away, a damaged record or a table of prices with a fault is a `fault` of the answer.
     """
     try:
-        if not platform.artifacts.files(
-            f"{USAGE}/{spec.name}"
-        ):  # most plans, without the imports for a record
-            return Expectation()
+        if not platform.artifacts.files(f"{USAGE}/{spec.name}"):
+            return Expectation()  # most plans, without the imports for a record
     except ArtifactsError as error:
         return Expectation(fault=f"{error}")
     from ml_assets.extras.costs.costs import read_records
@@ -134,12 +132,12 @@ def estimate(values: Sequence[float]) -> ExpectedValue:
     if place >= 1:
         in_order = sorted(values)
         return ExpectedValue(middle=middle, low=_at(in_order, place), high=_at(in_order, count + 1 - place))
-    least = max(values) / 1000 or 1.0  # a wait may be 0, which has no logarithm
+    if not max(values):
+        return ExpectedValue(middle=0.0, low=0.0, high=0.0)
+    least = max(values) / 1000  # a wait may be 0, which has no logarithm
     logs = [math.log(max(one, least)) for one in values]
     mean, reach = statistics.fmean(logs), _T[count - 2] * statistics.stdev(logs) * math.sqrt(1 + 1 / count)
     low, high = math.exp(mean - reach), math.exp(mean + reach)
-    if not max(values):
-        return ExpectedValue(middle=0.0, low=0.0, high=0.0)
     return ExpectedValue(middle=middle, low=0.0 if low <= least else low, high=high)
 
 

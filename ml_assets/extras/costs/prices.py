@@ -88,11 +88,8 @@ def read_prices(file: Path | None) -> PriceTable | None:
         line = f":{error.problem_mark.line + 1}" if error.problem_mark else ""
         problem = (error.problem or error.context or "").partition("\n")[0]
         raise PricesRefused(f"{file}{line}: not valid YAML: {problem}. Correct that line") from error
-    except (
-        yaml.YAMLError,
-        ValueError,
-        RecursionError,
-    ) as error:  # a control character; a day that is not; [[[[…
+    # A control character; a day that is not; [[[[…
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
         raise PricesRefused(
             f"{file}: not valid YAML: {str(error).partition(chr(10))[0]}. Correct the file"
         ) from error
