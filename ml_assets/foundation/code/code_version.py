@@ -19,8 +19,9 @@ import importlib.util
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from email import message_from_string
 from functools import cache, lru_cache
 from importlib import metadata
 from pathlib import Path
@@ -333,15 +334,43 @@ def packages_of(modules: Iterable[str], without: Iterable[str] = ()) -> dict[str
     found: dict[str, str] = {}
     while todo:
         name = _canonical(todo.pop())
-        if name in found:
+        if name in found or (package := _installed(name)) is None:
             continue
-        try:
-            package = metadata.distribution(name)
-        except metadata.PackageNotFoundError:  # required on other machines
-            continue
-        found[name] = public_version(package.version)
-        todo += [one for line in package.requires or () if (one := _required(line))]
+        found[name] = package.version
+        todo += package.requires
     return dict(sorted(found.items()))
+
+
+@dataclass(frozen=True)
+class _Package:
+    """Installed package."""
+
+    version: str
+    """Public version."""
+    requires: Sequence[str]
+    """Names of the packages that it requires without an extra."""
+
+
+def _installed(name: str) -> _Package | None:
+    """Return an installed package; None if it is not installed, as one that only other machines require."""
+    try:
+        package = metadata.distribution(name)
+    except metadata.PackageNotFoundError:
+        return None
+    text = package.read_text("METADATA")
+    return _package(package.version, package.requires) if text is None else _described(text)
+
+
+@lru_cache(maxsize=1024)
+def _described(text: str) -> _Package:
+    """Return the package whose metadata is `text`. Cached, since the parser of e-mail headers is slow."""
+    headers = message_from_string(text)
+    return _package(headers["Version"], headers.get_all("Requires-Dist"))
+
+
+def _package(version: str, requirements: Iterable[str] | None) -> _Package:
+    required = (_required(line) for line in requirements or ())
+    return _Package(public_version(version), [one for one in required if one])
 
 
 def _required(requirement: str) -> str | None:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 from ml_assets.data.tables.guard import BuildRefused
 from ml_assets.foundation.code.code_version import packages_of, python_version, reached_by, versions_of
+from ml_assets.foundation.code.syntax import reading_once
 from ml_assets.foundation.objective_facts import facts_of
 from ml_assets.model.steps.search_space import Choice
 from ml_assets.model.steps.spec import PipelineSpec
@@ -40,6 +41,11 @@ class TrainingCode:
 
 def training_code(spec: PipelineSpec) -> TrainingCode:
     """Return the versions of the code that `spec` trains with, as it is on this machine."""
+    with reading_once():  # the four parts reach the same modules
+        return _training_code(spec)
+
+
+def _training_code(spec: PipelineSpec) -> TrainingCode:
     model, blob = spec.model, spec.features.blob
     loop, without = worker_modules(model.script or "")
     paths = [path for path in (model.function, blob.decode if blob else None) if path]
