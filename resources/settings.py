@@ -119,6 +119,10 @@ class Settings(Documented, BaseSettings):
     """Address that gets a JSON document by POST when a version waits for an approval, and the digest of each
     night."""
 
+    traces_url: Address | None = None
+    """Address of a collector of traces that takes OTLP over HTTP, `http://host:4318`: gets a trace of each run that
+    ended. Needs `ml-assets[traces]`."""
+
     lake_url: Address | None = None
     """Address of lakeFS, `http://host:port`. Default: files under `home`."""
     lake_storage: str | None = None

@@ -39,6 +39,8 @@ RESTORES = "ml_assets/restores"
 REGISTERS = "ml_assets/registers"
 """Tag of a run that takes a model that was trained elsewhere, in place of a training: SHA-256 of its document."""
 
+TRACE_PARENT = "ml_assets/traceparent"
+"""Tag of a run that a request to the API with a header `traceparent` launched: the header."""
 
 COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""

@@ -1,11 +1,13 @@
 """Launch and stop over HTTP: what they do to Dagster and the ledger. No daemon runs, so a launched run stays queued."""
 
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import dagster as dg
 import pytest
 
+from ml_assets.components.metadata import TRACE_PARENT
 from ml_assets.extras.api.launches import KEY_TAG, REQUEST_TAG
 from ml_assets.extras.governance.proxy import webserver
 from ml_assets_tests.api.conftest import ServedApi, serving_api
@@ -207,3 +209,20 @@ def test_a_webserver_that_is_away_is_said_so(api: ServedApi, monkeypatch: pytest
         assert problem(away.ask("operator", "POST", "/pipelines/runs", TABLE)) == (502, "dagster_unavailable")
         assert away.ask("viewer", "GET", "/models").status_code == 200
         assert state(api) == before
+
+
+def test_a_run_carries_the_span_of_its_caller(api: ServedApi) -> None:
+    def tags(**headers: str) -> Mapping[str, str]:
+        body = TRAINING | {"partition": "2024-01-15"}
+        told = api.ask("operator", "POST", "/training-runs", body, **headers).json()
+        return run_of(api, told["id"]).tags
+
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    assert tags(traceparent=parent)[TRACE_PARENT] == parent
+    assert TRACE_PARENT not in tags()
+    for wrong in ("mine", parent.upper(), f"{parent}-more", f"00-{'0' * 32}-b7ad6b7169203331-01"):
+        assert TRACE_PARENT not in tags(traceparent=wrong), wrong
+    first = tags(traceparent=parent, **{"idempotency-key": "traced"})
+    other = parent.replace("b7ad", "c8be")
+    again = tags(traceparent=other, **{"idempotency-key": "traced"})
+    assert first == again, "a second request with a key launches nothing, whoever traces it"

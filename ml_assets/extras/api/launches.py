@@ -11,7 +11,9 @@ from functools import partial
 from typing import Annotated, Any
 
 from fastapi import Header, Response
+from pydantic import BaseModel, Field
 
+from ml_assets.components.metadata import TRACE_PARENT
 from ml_assets.context.launch import Launchable
 from ml_assets.context.launch_document import LaunchRequest, StudyRequest, TrainingRequest
 from ml_assets.context.runs import ENDED, ShownRun
@@ -29,6 +31,7 @@ from ml_assets.extras.api.shapes import (
 )
 from ml_assets.extras.governance.proxy.documents import AskedDocument, read_document
 from ml_assets.extras.governance.proxy.persons import PageVisitor
+from ml_assets.extras.traces.span import is_parent
 from ml_assets.foundation.links import run_url
 from ml_assets.model.release.foreign_document import MOST_DOCUMENT_BYTES, ForeignModel
 
@@ -38,14 +41,31 @@ KEY_TAG, REQUEST_TAG = "ml_assets/idempotency_key", "ml_assets/request"
 """Tags of a run: SHA-256 of the account and its key, and of the request."""
 PIPELINES, TRAININGS, STUDIES = "/pipelines/runs", "/training-runs", "/hpo/studies"
 REGISTER = "/models/register"
-IdempotencyKey = Annotated[
-    str | None,
-    Header(
+
+
+class LaunchHeaders(BaseModel):
+    """Headers of a launch, but for those of each request."""
+
+    idempotency_key: str | None = Field(
+        default=None,
         pattern=r"^[!-~]+$",
         max_length=200,
         description="Text of your choice: a second request with it launches nothing, and answers with the first run.",
-    ),
-]
+    )
+    traceparent: str | None = Field(
+        default=None,
+        description="Span of the caller, as W3C's Trace Context has it: the run's trace goes on from it. One that is "
+        "not valid is ignored, as that standard says.",
+    )
+
+    @property
+    def own_tags(self) -> Mapping[str, str]:
+        """Tags of the run that do not tell a request from another one."""
+        parent = self.traceparent
+        return {TRACE_PARENT: parent} if parent is not None and is_parent(parent) else {}
+
+
+Headers = Annotated[LaunchHeaders, Header()]
 _WHERE = """query($keys: [AssetKeyInput!]) { assetNodes(assetKeys: $keys) {
   assetKey { path } jobNames repository { name location { name } } } }"""
 _JOB = "__ASSET_JOB"
@@ -64,17 +84,13 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
     launches: dict[str, Any] = {"role": "operator", "status": 202, "refuses": (404, 409, 502)}
 
     @routes.add("POST", PIPELINES, summary="Launch a model, a table, a study or predictions", **launches)
-    def launch(
-        asked: LaunchRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> RunDocument:
-        run = launcher.launch_target(asked.target, asked.partitions, asked.resources, caller, idempotency_key)
+    def launch(asked: LaunchRequest, caller: Caller, response: Response, headers: Headers) -> RunDocument:
+        run = launcher.launch_target(asked.target, asked.partitions, asked.resources, caller, headers)
         return _located(response, PIPELINES, run)
 
     @routes.add("POST", TRAININGS, summary="Train, evaluate and register a model", **launches)
-    def train(
-        asked: TrainingRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> RunDocument:
-        run = launcher.launch_target(asked.model, asked.partition, asked.resources, caller, idempotency_key)
+    def train(asked: TrainingRequest, caller: Caller, response: Response, headers: Headers) -> RunDocument:
+        run = launcher.launch_target(asked.model, asked.partition, asked.resources, caller, headers)
         return _located(response, TRAININGS, run)
 
     @routes.add(
@@ -83,11 +99,9 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
         summary="Train on from a checkpoint, as a new training",
         **launches,
     )
-    def restore(
-        id: RunId, step: Step, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> RunDocument:
+    def restore(id: RunId, step: Step, caller: Caller, response: Response, headers: Headers) -> RunDocument:
         find = partial(parts.context.restorable, id, step)
-        run = launcher.launch(find, (f"{TRAININGS}/{id}", step), caller, idempotency_key)
+        run = launcher.launch(find, (f"{TRAININGS}/{id}", step), caller, headers)
         return _located(response, TRAININGS, run)
 
     @routes.add(
@@ -97,19 +111,15 @@ def add_launches(routes: Routes, parts: ApiParts) -> None:
         most_bytes=MOST_DOCUMENT_BYTES,
         **launches,
     )
-    def register(
-        asked: ForeignModel, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> RunDocument:
+    def register(asked: ForeignModel, caller: Caller, response: Response, headers: Headers) -> RunDocument:
         find = partial(parts.context.registrable, asked)
-        run = launcher.launch(find, (REGISTER, asked.digest), caller, idempotency_key)
+        run = launcher.launch(find, (REGISTER, asked.digest), caller, headers)
         return _located(response, TRAININGS, run)
 
     @routes.add("POST", STUDIES, summary="Search hyperparameters, as the model declares it", **launches)
-    def search(
-        asked: StudyRequest, caller: Caller, response: Response, idempotency_key: IdempotencyKey = None
-    ) -> StudyDocument:
+    def search(asked: StudyRequest, caller: Caller, response: Response, headers: Headers) -> StudyDocument:
         find = partial(parts.context.launchable, study_target(asked.model), resources=asked.resources)
-        run = launcher.launch(find, (STUDIES, asked.model, asked.resources), caller, idempotency_key)
+        run = launcher.launch(find, (STUDIES, asked.model, asked.resources), caller, headers)
         return launcher.study(_located(response, STUDIES, run).id)
 
     @routes.add(
@@ -182,19 +192,24 @@ class _Launcher:
         partitions: str | None,
         resources: str | None,
         caller: PageVisitor,
-        key: str | None,
+        headers: LaunchHeaders,
     ) -> RunDocument:
         """Launch a declared target; see `launch`."""
         find = partial(self._parts.context.launchable, target, partitions, resources=resources)
-        return self.launch(find, (target, partitions, resources), caller, key)
+        return self.launch(find, (target, partitions, resources), caller, headers)
 
     def launch(
-        self, find: Callable[[], Launchable], asks: Sequence[object], caller: PageVisitor, key: str | None
+        self,
+        find: Callable[[], Launchable],
+        asks: Sequence[object],
+        caller: PageVisitor,
+        headers: LaunchHeaders,
     ) -> RunDocument:
         """Launch what `find` returns, or return the run that was launched with this key for the same request."""
-        if key is None:
-            return self._launched(find, {}, caller)
-        tags = {KEY_TAG: _digest(caller.person.account, key), REQUEST_TAG: _digest(*asks)}
+        if headers.idempotency_key is None:
+            return self._launched(find, headers.own_tags, caller)
+        key = _digest(caller.person.account, headers.idempotency_key)
+        tags = {**headers.own_tags, KEY_TAG: key, REQUEST_TAG: _digest(*asks)}
         # Requests with one key come one after another, at all processes of the API.
         with self._ledger.turn(f"api/{tags[KEY_TAG][:2]}", TURN_SECONDS):
             known = self._parts.context.runs.tagged(KEY_TAG, tags[KEY_TAG])

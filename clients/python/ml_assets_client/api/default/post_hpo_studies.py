@@ -15,10 +15,14 @@ def _get_kwargs(
     *,
     body: StudyRequest,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> dict[str, Any]:
     headers: dict[str, Any] = {}
     if not isinstance(idempotency_key, Unset):
         headers["idempotency-key"] = idempotency_key
+
+    if not isinstance(traceparent, Unset):
+        headers["traceparent"] = traceparent
 
     _kwargs: dict[str, Any] = {
         "method": "post",
@@ -117,12 +121,15 @@ def sync_detailed(
     client: AuthenticatedClient,
     body: StudyRequest,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | StudyDocument]:
     """Search hyperparameters, as the model declares it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
@@ -140,6 +147,7 @@ def sync_detailed(
     kwargs = _get_kwargs(
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = client.get_httpx_client().request(
@@ -154,12 +162,15 @@ def sync(
     client: AuthenticatedClient,
     body: StudyRequest,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | StudyDocument | None:
     """Search hyperparameters, as the model declares it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
@@ -178,6 +189,7 @@ def sync(
         client=client,
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     ).parsed
 
 
@@ -186,12 +198,15 @@ async def asyncio_detailed(
     client: AuthenticatedClient,
     body: StudyRequest,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | StudyDocument]:
     """Search hyperparameters, as the model declares it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
@@ -209,6 +224,7 @@ async def asyncio_detailed(
     kwargs = _get_kwargs(
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = await client.get_async_httpx_client().request(**kwargs)
@@ -221,12 +237,15 @@ async def asyncio(
     client: AuthenticatedClient,
     body: StudyRequest,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | StudyDocument | None:
     """Search hyperparameters, as the model declares it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
@@ -246,5 +265,6 @@ async def asyncio(
             client=client,
             body=body,
             idempotency_key=idempotency_key,
+            traceparent=traceparent,
         )
     ).parsed

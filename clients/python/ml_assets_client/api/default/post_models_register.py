@@ -15,10 +15,14 @@ def _get_kwargs(
     *,
     body: ForeignModel,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> dict[str, Any]:
     headers: dict[str, Any] = {}
     if not isinstance(idempotency_key, Unset):
         headers["idempotency-key"] = idempotency_key
+
+    if not isinstance(traceparent, Unset):
+        headers["traceparent"] = traceparent
 
     _kwargs: dict[str, Any] = {
         "method": "post",
@@ -117,12 +121,15 @@ def sync_detailed(
     client: AuthenticatedClient,
     body: ForeignModel,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | RunDocument]:
     """Evaluate a model that was trained elsewhere, and register it if no gate rejects it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (ForeignModel): Model that was trained elsewhere, for a declared pipeline, and the
             partition whose holdout measures it.
 
@@ -137,6 +144,7 @@ def sync_detailed(
     kwargs = _get_kwargs(
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = client.get_httpx_client().request(
@@ -151,12 +159,15 @@ def sync(
     client: AuthenticatedClient,
     body: ForeignModel,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | RunDocument | None:
     """Evaluate a model that was trained elsewhere, and register it if no gate rejects it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (ForeignModel): Model that was trained elsewhere, for a declared pipeline, and the
             partition whose holdout measures it.
 
@@ -172,6 +183,7 @@ def sync(
         client=client,
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     ).parsed
 
 
@@ -180,12 +192,15 @@ async def asyncio_detailed(
     client: AuthenticatedClient,
     body: ForeignModel,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | RunDocument]:
     """Evaluate a model that was trained elsewhere, and register it if no gate rejects it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (ForeignModel): Model that was trained elsewhere, for a declared pipeline, and the
             partition whose holdout measures it.
 
@@ -200,6 +215,7 @@ async def asyncio_detailed(
     kwargs = _get_kwargs(
         body=body,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = await client.get_async_httpx_client().request(**kwargs)
@@ -212,12 +228,15 @@ async def asyncio(
     client: AuthenticatedClient,
     body: ForeignModel,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | RunDocument | None:
     """Evaluate a model that was trained elsewhere, and register it if no gate rejects it
 
     Args:
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
         body (ForeignModel): Model that was trained elsewhere, for a declared pipeline, and the
             partition whose holdout measures it.
 
@@ -234,5 +253,6 @@ async def asyncio(
             client=client,
             body=body,
             idempotency_key=idempotency_key,
+            traceparent=traceparent,
         )
     ).parsed

@@ -16,10 +16,14 @@ def _get_kwargs(
     step: int,
     *,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> dict[str, Any]:
     headers: dict[str, Any] = {}
     if not isinstance(idempotency_key, Unset):
         headers["idempotency-key"] = idempotency_key
+
+    if not isinstance(traceparent, Unset):
+        headers["traceparent"] = traceparent
 
     _kwargs: dict[str, Any] = {
         "method": "post",
@@ -118,6 +122,7 @@ def sync_detailed(
     *,
     client: AuthenticatedClient,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | RunDocument]:
     """Train on from a checkpoint, as a new training
 
@@ -126,6 +131,8 @@ def sync_detailed(
         step (int):
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -139,6 +146,7 @@ def sync_detailed(
         id=id,
         step=step,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = client.get_httpx_client().request(
@@ -154,6 +162,7 @@ def sync(
     *,
     client: AuthenticatedClient,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | RunDocument | None:
     """Train on from a checkpoint, as a new training
 
@@ -162,6 +171,8 @@ def sync(
         step (int):
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -176,6 +187,7 @@ def sync(
         step=step,
         client=client,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     ).parsed
 
 
@@ -185,6 +197,7 @@ async def asyncio_detailed(
     *,
     client: AuthenticatedClient,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> Response[ProblemDocument | RunDocument]:
     """Train on from a checkpoint, as a new training
 
@@ -193,6 +206,8 @@ async def asyncio_detailed(
         step (int):
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -206,6 +221,7 @@ async def asyncio_detailed(
         id=id,
         step=step,
         idempotency_key=idempotency_key,
+        traceparent=traceparent,
     )
 
     response = await client.get_async_httpx_client().request(**kwargs)
@@ -219,6 +235,7 @@ async def asyncio(
     *,
     client: AuthenticatedClient,
     idempotency_key: None | str | Unset = UNSET,
+    traceparent: None | str | Unset = UNSET,
 ) -> ProblemDocument | RunDocument | None:
     """Train on from a checkpoint, as a new training
 
@@ -227,6 +244,8 @@ async def asyncio(
         step (int):
         idempotency_key (None | str | Unset): Text of your choice: a second request with it
             launches nothing, and answers with the first run.
+        traceparent (None | str | Unset): Span of the caller, as W3C's Trace Context has it: the
+            run's trace goes on from it. One that is not valid is ignored, as that standard says.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -242,5 +261,6 @@ async def asyncio(
             step=step,
             client=client,
             idempotency_key=idempotency_key,
+            traceparent=traceparent,
         )
     ).parsed
