@@ -67,8 +67,9 @@ class KubernetesSettings(Documented, BaseSettings):
     """Seconds until the training fails if a pod finds no node, or its node cannot start it."""
     pull_seconds: float = Field(default=1800.0, gt=0)
     """Seconds for which a pod on a node may pull its image before the training fails."""
-    lease_seconds: int = Field(default=20, ge=3)
-    """Seconds after the last renewal of its Lease until a launcher counts as gone. It renews four times as often."""
+    lease_seconds: int = Field(default=40, ge=3)
+    """Seconds after the last renewal of its Lease until a launcher counts as gone. It renews twice as often, and gives
+    the Lease up at once if it is asked to end."""
     return_seconds: int = Field(default=600, ge=0)
     """Seconds for which a run that has not ended may be without a launcher before its pods are removed. If a run's pod
     dies with its node, Dagster must notice it and resume the run on another node, which may have to pull the image.

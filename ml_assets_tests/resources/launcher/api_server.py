@@ -19,6 +19,8 @@ from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving
 NAMESPACE = "team"
 _PATH = re.compile(rf"/namespaces/{NAMESPACE}/(?P<kind>\w+)(?:/(?P<name>[^/]+))?(?P<part>/log|/status)?$")
 _NO_ANSWER = 0
+_WATCH_SECONDS = 1.0
+"""Seconds after which a watch ends without a change; with one, it ends then."""
 
 Document = dict[str, Any]
 
@@ -50,7 +52,10 @@ class ApiServer:
     troubles: list[Trouble] = field(default_factory=list[Trouble])
     requests: list[str] = field(default_factory=list[str])
     """Method, kind and name of every request that was done."""
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: threading.Condition = field(default_factory=threading.Condition)
+    """Notified at each change of an object."""
+    watched: list[str] = field(default_factory=list[str])
+    """Kind of every watch that was opened."""
     _versions: Iterable[int] = field(default_factory=count)
 
     def put(self, kind: str, document: Document) -> Document:
@@ -64,6 +69,7 @@ class ApiServer:
                 "resourceVersion": number,
             }
             self.objects[kind, meta["name"]] = {**document, "metadata": meta}
+            self.lock.notify_all()
             return self.objects[kind, meta["name"]]
 
     def trouble(self, method: str, path: str, status: int = _NO_ANSWER, times: int = 1) -> None:
@@ -108,6 +114,10 @@ class ApiServer:
         with self.lock:
             if found["part"] == "/log":
                 return 200, ""
+            if "watch" in asked:
+                self.watched.append(kind)
+                self.lock.wait(_WATCH_SECONDS)
+                return 200, json.dumps({"type": "MODIFIED", "object": {}})
             if method == "POST":
                 answer = self._create(kind, name, body)
             elif found["name"]:
@@ -115,6 +125,8 @@ class ApiServer:
             else:
                 answer = self._many(method, kind, asked.get("labelSelector", ""), int(asked.get("limit", 0)))
             self.requests.append(f"{method} {kind} {name}".rstrip())
+            if method == "DELETE":
+                self.lock.notify_all()
             self.on_done(self.requests[-1])
             return answer
 

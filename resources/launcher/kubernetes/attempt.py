@@ -21,6 +21,7 @@ from resources.launcher.kubernetes.attempt_objects import (
     why_not_admitted,
 )
 from resources.launcher.kubernetes.capacity import CapacityProbe, Reservation
+from resources.launcher.kubernetes.changes import Changes
 from resources.launcher.kubernetes.classify import (
     AttemptEnd,
     StartTimeouts,
@@ -43,8 +44,9 @@ from resources.settings import KubernetesSettings
 from resources.words import name_some
 
 POLL_SECONDS = 0.5
+"""Least seconds between two reads of an attempt's objects, which are read only after a change (changes)."""
 POLL_SECONDS_A_POD = 0.003
-"""Seconds between two polls, per pod. The list of hundreds of pods has megabytes."""
+"""Seconds between two reads, per pod. The list of hundreds of pods has megabytes."""
 SETTLE_SECONDS = 12.0
 """Seconds for the other pods to notice a failed pod and to end."""
 LOST_SECONDS = 3.0
@@ -55,6 +57,10 @@ _OVERDUE_SECONDS = 3.0
 _LOG_SECONDS = 5.0
 _EVENTS_SECONDS = 2.0
 """Seconds before the first request for events, and between two requests."""
+_QUEUE_SECONDS = 10.0
+"""Seconds between two requests for the position in the queue."""
+_ROOM_LOOK_SECONDS = 2.0
+"""Seconds between two requests for the placeholders of an elastic training that may grow."""
 _BY_TAINT = "DeletionByTaintManager"
 
 
@@ -97,7 +103,7 @@ class AttemptWatcher:
 
     cluster: Cluster
     job: Document
-    """Its Job, as it was at the last poll."""
+    """Its Job, as it was last read."""
     profile: ResourceProfile
     settings: KubernetesSettings
     logs: LogTail
@@ -127,31 +133,53 @@ class AttemptWatcher:
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
         self._queued = ""
         self._refused_since: float | None = None
+        self._has_news = True
+        self._asked_again: dict[str, float] = {}
 
     def end(self) -> AttemptEnd:
         """Wait for the end of the attempt and return it. Raise `LeaseLost` once `lost` is set."""
         name, uid = str(self.job["metadata"]["name"]), str(self.job["metadata"]["uid"])
-        while True:
-            self._deliver()
-            if self.lost.is_set():
-                raise LeaseLost
-            document = self.cluster.get("job", name)
-            found = pods_of(self.cluster, f"batch.kubernetes.io/controller-uid={uid}")
-            pods = [pod for pod in found if pod.uid not in self.earlier]
-            self._known.update({pod.uid: pod for pod in pods})
-            self.logs.look(pods)
-            if document is None or document["metadata"]["uid"] != uid:
-                return self._deleted()
-            self.job = document
-            if document["metadata"].get("deletionTimestamp"):
-                return self._deleted()
-            if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
-                self.output.tell([reading])
-            if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
-                return end
-            self._grow(pods)
-            if (end := self._over(document, pods)) is not None:
-                return end
+        of_job = f"batch.kubernetes.io/controller-uid={uid}"
+        document: Document | None = None
+        pods: list[Pod] = []
+        with Changes(self.cluster, {"job": ("", f"metadata.name={name}"), "pod": (of_job, "")}) as changes:
+            while True:
+                self._deliver()
+                if self.lost.is_set():
+                    raise LeaseLost
+                self._has_news = changes.taken()
+                if self._has_news:
+                    document = self.cluster.get("job", name)
+                    found = pods_of(self.cluster, of_job)
+                    pods = [pod for pod in found if pod.uid not in self.earlier]
+                    self._known.update({pod.uid: pod for pod in pods})
+                    self.logs.look(pods)
+                if document is None or document["metadata"]["uid"] != uid:
+                    return self._deleted()
+                self.job = document
+                if document["metadata"].get("deletionTimestamp"):
+                    return self._deleted()
+                if (end := self._looked_at(document, pods)) is not None:
+                    return end
+
+    def _looked_at(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
+        """Return the end of the attempt if its Job and pods, as last read, have come to one by now."""
+        if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
+            self.output.tell([reading])
+        if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
+            return end
+        self._grow(pods)
+        return self._over(document, pods)
+
+    def _is_due(self, what: str, seconds: float) -> bool:
+        """Return True at each change of Job or pods, and every `seconds`: when to request `what`, which is not
+        watched.
+        """
+        now = time.monotonic()
+        is_due = self._has_news or now >= self._asked_again.get(what, 0.0)
+        if is_due:
+            self._asked_again[what] = now + seconds
+        return is_due
 
     @cached_property
     def _capacity(self) -> CapacityProbe:
@@ -171,7 +199,7 @@ class AttemptWatcher:
         return AttemptEnd(kind="preempted", said=f"the Job {self.job['metadata']['name']} was deleted")
 
     def _deliver(self) -> None:
-        """Pass on the log lines of the pods until the next poll is due."""
+        """Pass on the log lines of the pods until the next look is due."""
         until = time.monotonic() + max(POLL_SECONDS, self._nodes * POLL_SECONDS_A_POD)
         while (left := until - time.monotonic()) > 0 and not self.lost.is_set():
             self.logs.deliver(left)
@@ -180,6 +208,8 @@ class AttemptWatcher:
         """Log why the queue does not admit the Job. Return the end of the attempt if the queue never will."""
         queue = self.profile.queue
         if queue is None or not document["spec"].get("suspend") or self._running_since is not None:
+            return None
+        if not self._is_due("queue", _QUEUE_SECONDS):
             return None
         place = self._place()
         if place.waits_for not in ("", self._queued):
@@ -225,7 +255,8 @@ class AttemptWatcher:
         """Return the failure of pods that cannot be created or do not start; None without one."""
         timeouts = StartTimeouts(start=self.settings.unschedulable_seconds, pull=self.settings.pull_seconds)
         is_held = document["spec"].get("suspend") or condition(document, "Failed") is not None
-        if not self._was_whole and not is_held and (now - began(document)).total_seconds() > _EVENTS_SECONDS:
+        is_late = (now - began(document)).total_seconds() > _EVENTS_SECONDS
+        if not self._was_whole and not is_held and is_late and self._is_due("events", _EVENTS_SECONDS):
             events = self.cluster.events(document["metadata"]["uid"])
             if (error := why_no_pods(document, events, now, self.profile, timeouts)) is not None:
                 return error
@@ -248,7 +279,9 @@ class AttemptWatcher:
         estimate = self.output.pace.estimate(self._placed_at)
         if estimate is None or time.monotonic() - self._running_since < self.grow_after:
             return
-        if self._pays(estimate, self.profile.most_nodes) and (more := self._capacity.found()):
+        if not self._pays(estimate, self.profile.most_nodes) or not self._is_due("room", _ROOM_LOOK_SECONDS):
+            return
+        if more := self._capacity.found():
             grown = self._nodes + more
             if self._pays(estimate, grown):
                 self._grown = grown

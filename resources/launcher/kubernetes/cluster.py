@@ -35,6 +35,8 @@ Result = TypeVar("Result")
 
 CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 """Timeouts of one request in seconds: to connect, and to receive an answer."""
+WATCH_SECONDS = 240
+"""Seconds after which the server ends a watch, which is then opened again. 200 trainings have 400 watches."""
 _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
 """Pods deleted per request, few enough for the server to answer within the timeout."""
@@ -205,29 +207,64 @@ class Cluster:
         Does not retry: any failure, or `silence_seconds` without a line, raises `ConnectionError`.
         """
         since = {} if since_seconds is None else {"since_seconds": since_seconds}
+        rest = b""
+        for chunk in self._stream(
+            f"the log of {pod}",
+            self._core.read_namespaced_pod_log,
+            pod,
+            self.namespace,
+            container=container,
+            follow=True,
+            timestamps=True,
+            silence_seconds=silence_seconds,
+            **since,
+        ):
+            *lines, rest = (rest + chunk).split(b"\n")
+            for line in lines:
+                yield line.decode(errors="replace")
+        if rest:
+            yield rest.decode(errors="replace")
+
+    def changes(self, kind: Kind, labels: str = "", fields: str = "") -> Generator[None]:
+        """Watch the objects that match these selectors: yield once at the begin, then at each change, until the server
+        ends the stream after `WATCH_SECONDS`.
+
+        Does not retry: any failure raises `ConnectionError`, a missing right `ClusterRefused`.
+        """
+        stream = self._stream(
+            f"the changes of each {kind}",
+            self._verb("list", kind),
+            self.namespace,
+            label_selector=labels,
+            field_selector=fields,
+            watch=True,
+            resource_version="0",  # as the server has them in memory: a later change follows
+            timeout_seconds=WATCH_SECONDS,
+            silence_seconds=WATCH_SECONDS + READ_SECONDS,
+        )
         try:
-            stream: Any = self._core.read_namespaced_pod_log(
-                pod,
-                self.namespace,
-                container=container,
-                follow=True,
-                timestamps=True,
-                _preload_content=False,
-                _request_timeout=(CONNECT_SECONDS, silence_seconds),
-                **since,
+            for _ in stream:
+                yield
+        except ConnectionError as error:
+            if isinstance(error.__cause__, ApiException) and _status(error.__cause__) == _FORBIDDEN:
+                raise self._not_let(error.__cause__) from error
+            raise
+
+    def _stream(
+        self, what: str, function: Callable[..., Any], *args: Any, silence_seconds: float, **options: Any
+    ) -> Generator[bytes]:
+        """Yield an empty piece of `what` once it is open, then each piece as it arrives. Raise `ConnectionError`."""
+        try:
+            stream: Any = function(
+                *args, _preload_content=False, _request_timeout=(CONNECT_SECONDS, silence_seconds), **options
             )
         except (ApiException, urllib3.exceptions.HTTPError, OSError) as error:
-            raise ConnectionError(f"the log of {pod} cannot be read: {_said(error)}") from error
+            raise ConnectionError(f"{what} cannot be read: {_said(error)}") from error
         try:
-            rest = b""
-            for chunk in stream.stream(decode_content=False):
-                *lines, rest = (rest + chunk).split(b"\n")
-                for line in lines:
-                    yield line.decode(errors="replace")
-            if rest:
-                yield rest.decode(errors="replace")
+            yield b""
+            yield from stream.stream(decode_content=False)
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise ConnectionError(f"the connection to the log of {pod} broke: {error}") from error
+            raise ConnectionError(f"the connection to {what} broke: {error}") from error
         finally:
             stream.close()
 

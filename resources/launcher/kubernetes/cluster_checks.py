@@ -20,8 +20,8 @@ from resources.settings import Settings
 
 PATIENCE_SECONDS = 5.0
 NEEDED = (
-    *(("batch", "jobs", "", verb) for verb in ("create", "get", "list", "delete")),
-    *(("", "pods", "", verb) for verb in ("create", "get", "list", "delete", "deletecollection")),
+    *(("batch", "jobs", "", verb) for verb in ("create", "get", "list", "watch", "delete")),
+    *(("", "pods", "", verb) for verb in ("create", "get", "list", "watch", "delete", "deletecollection")),
     ("", "pods", "log", "get"),
     *(("", "services", "", verb) for verb in ("create", "list", "delete")),
     *(("coordination.k8s.io", "leases", "", verb) for verb in ("create", "get", "list", "update", "delete")),

@@ -35,7 +35,7 @@ from resources.settings import KubernetesSettings
 
 _FOLLOW_SECONDS = 1.0
 _RELEASE_SECONDS = 5.0
-"""Time limit of deleting the Lease in seconds. Otherwise the Lease expires."""
+"""Time limit of giving the Lease up in seconds. Otherwise the Lease expires."""
 _PRUNE_SECONDS = 10.0
 """Time limit of pruning in seconds. The next pruner tries again."""
 
@@ -188,7 +188,9 @@ class _LeaderRun:
             raise
         except BaseException as error:
             if self.training.goes_on_after(error):
-                self.lease.stop()  # the next launcher attaches, or a pruner removes the pods
+                self.lease.hand_over(
+                    _RELEASE_SECONDS
+                )  # the next launcher attaches, or a pruner removes the pods
             else:
                 self._clean(error)
             raise

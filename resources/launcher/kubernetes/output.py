@@ -10,6 +10,7 @@ start. Not here: the search for room (capacity), the request to the pods to end 
 import math
 import queue
 import threading
+import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
@@ -94,7 +95,11 @@ OVERLAP_SECONDS = 10
 _REMEMBERED = timedelta(seconds=3 * OVERLAP_SECONDS)
 SILENCE_SECONDS = 30.0
 """Seconds without a line after which the connection is opened again. It may be dead."""
-_PAUSE_SECONDS = 0.3
+_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.3, 60.0
+"""Seconds until a log is requested again: at first, and after many failures. A node that did not answer got three
+requests a second for each of its pods."""
+_STOOD_SECONDS = 2.0
+"""Seconds after which a connection counts as having stood: the next one may follow soon."""
 _AT_ONCE = 1000
 FOLLOWED, FAILED = 32, 32
 """Logs that are read per attempt: those of the pods with the lowest numbers, which include the pod that reports the
@@ -188,6 +193,7 @@ class LogTail:
         """Stop reading."""
         for log in self._logs.values():
             log.stopped.set()
+            log.ended.set()
 
 
 class _PodLog:
@@ -203,7 +209,9 @@ class _PodLog:
     def _read(self) -> None:
         lines = Lines()
         tries = _LAST_TRIES
+        pause = _PAUSE_SECONDS
         while not self.stopped.is_set() and tries:
+            began = time.monotonic()
             # Read the flag before connecting: if it is set, the end of this connection is the end of the log.
             is_last = self.ended.is_set()
             tries -= is_last
@@ -218,7 +226,10 @@ class _PodLog:
                     return
             except ConnectionError:
                 pass
-            self.stopped.wait(_PAUSE_SECONDS)
+            if is_last or time.monotonic() - began > _STOOD_SECONDS:
+                pause = _PAUSE_SECONDS
+            (self.stopped if is_last else self.ended).wait(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
 class PodsOutput(Output):

@@ -12,7 +12,7 @@ from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, POLL_SECONDS_A_POD, pods_of
 from resources.launcher.kubernetes.attempt_objects import ATTEMPT, MANAGED, TRAINING
 from resources.launcher.kubernetes.cluster import Cluster, Document, Kind, Outdated
-from resources.launcher.kubernetes.lease import has_run_out, is_led, run_of
+from resources.launcher.kubernetes.lease import RENEWALS, has_run_out, is_led, run_of
 from resources.words import name_some
 
 _FORCED_AFTER_SECONDS = 2.0
@@ -79,7 +79,7 @@ def prune(
 ) -> list[str]:
     """Remove abandoned trainings; return their names.
 
-    A Lease counts as dead if it has expired and stays unchanged for another quarter of its duration: after an outage
+    A Lease counts as dead if it has expired and stays unchanged for another half of its duration: after an outage
     of the API server, a living launcher renews its Lease within that time. If a run waits for the training, that run
     must also have ended (`has_ended` of its id) or must have been away for `return_seconds`. A run's pod may die with
     its node and start elsewhere while the trainers go on.
@@ -90,7 +90,7 @@ def prune(
     before = _abandoned(cluster, return_seconds, has_ended, on_log)
     if not before:
         return []
-    time.sleep(lease_seconds / 4)
+    time.sleep(lease_seconds / RENEWALS)
     now = _abandoned(cluster, return_seconds, has_ended, lambda _: None)
     pruned: list[str] = []
     for name in sorted(name for name, version in before.items() if now.get(name) == version):
