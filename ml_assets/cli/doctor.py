@@ -224,8 +224,8 @@ def ledger(project: Project) -> str:
     revision = asked.revision()
     if revision != NEWEST:
         raise NotWell(
-            f"the tables have revision {revision}, this version of ml-assets needs {NEWEST}: stop the processes "
-            "that run other versions"
+            f"the tables have revision {revision}, this version of ml-assets needs {NEWEST}: use the newer version, "
+            "and stop the processes that run another one"
         )
     try:
         head = asked.models.verify()

@@ -8,7 +8,7 @@ import pytest
 
 from ml_assets_tests.cli.terminal import Terminal
 from ml_assets_tests.resources.ledger_writer import write_one_of_each
-from ml_assets_tests.resources.next_ledger_version import NEXT, next_version
+from ml_assets_tests.resources.next_ledger_version import OTHER, next_version
 from resources.ledger import Ledger
 
 
@@ -31,12 +31,12 @@ def test_the_revision_is_shown_before_and_after_the_first_use(terminal: Terminal
 
 @pytest.mark.usefixtures("ledger")
 def test_a_newer_ledger_is_refused_with_the_remedy(terminal: Terminal, tmp_path: Path) -> None:
-    with next_version(tmp_path):
+    with next_version(tmp_path, revision=OTHER):
         assert terminal("history", "m").status == 1  # there is none, but the tables are upgraded
-        assert terminal("ledger", "current").out.startswith(f"the tables have revision {NEXT}, this version")
+        assert terminal("ledger", "current").out.startswith(f"the tables have revision {OTHER}, this version")
     refused = terminal("history", "m")
     assert refused.status == 1
-    assert f"has tables of revision {NEXT}, from a newer version of ml-assets" in refused.err
+    assert f"has tables of revision {OTHER}, from a newer version of ml-assets" in refused.err
     assert "Use the newer version" in refused.err
 
 

@@ -8,14 +8,17 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.resources.ledger_writer import NEW, assert_one_of_each, write_one_of_each
-from resources.ledger import Ledger, LedgerOfAnotherVersion, Person, migrations
+from resources.ledger import Ledger, Person, migrations
 
 NEXT = "r0004"
+"""Revision beside which this version may go on."""
+OTHER = "s0001"
+"""Revision that this version must not write beside."""
 _REVISION = """
 import sqlalchemy as sa
 from alembic import op
 
-revision, down_revision = "r0004", "r0003"
+revision, down_revision = "{revision}", "r0003"
 
 
 def upgrade():
@@ -25,19 +28,19 @@ def upgrade():
 
 
 @contextmanager
-def next_version(folder: Path, then: str = "") -> Iterator[None]:
+def next_version(folder: Path, then: str = "", revision: str = NEXT) -> Iterator[None]:
     """Be the next version for the block. Its revision is written into `folder` and ends with the statement `then`."""
     versions = folder / "versions"
     shutil.copytree(migrations.VERSIONS, versions, dirs_exist_ok=True)
-    (versions / f"{NEXT}_note.py").write_text(_REVISION.format(then=then))
+    (versions / f"{revision}_note.py").write_text(_REVISION.format(then=then, revision=revision))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(migrations, "VERSIONS", versions)
-        patch.setattr(migrations, "NEWEST", NEXT)
+        patch.setattr(migrations, "NEWEST", revision)
         yield
 
 
 def assert_an_upgrade_keeps_every_row(url: str, folder: Path) -> None:
-    """Upgrade a ledger with rows to the next version. This version refuses it then."""
+    """Upgrade a ledger with rows to the next version. This version goes on beside it."""
     ledger = Ledger(url)
     assert ledger.revision() is None
     ledger.record_verdicts([NEW])
@@ -51,9 +54,10 @@ def assert_an_upgrade_keeps_every_row(url: str, folder: Path) -> None:
         assert later.revision() == NEXT
         assert_one_of_each(later)
         assert [one.number for one in later.record_verdicts([NEW])] == [2]
-    with pytest.raises(LedgerOfAnotherVersion) as refused:
-        Ledger(url).newest_verdicts(NEW.table)
-    assert (refused.value.found, refused.value.is_newer) == (NEXT, True)
+    beside = Ledger(url)
+    assert [one.number for one in beside.record_verdicts([NEW])] == [3]
+    assert_one_of_each(beside)
+    assert beside.revision() == NEXT
 
 
 def assert_a_failed_upgrade_changes_nothing(url: str, folder: Path) -> None:

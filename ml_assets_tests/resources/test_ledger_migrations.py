@@ -63,11 +63,11 @@ def test_a_failed_upgrade_changes_nothing(path: Path, tmp_path: Path) -> None:
 
 
 def test_database_of_a_newer_version_is_left_alone(path: Path) -> None:
-    _mark(path, "r9999")
-    with pytest.raises(LedgerOfAnotherVersion, match=r"ledger\.db has .* r9999, ") as refused:
+    _mark(path, "s0001")
+    with pytest.raises(LedgerOfAnotherVersion, match=r"ledger\.db has .* s0001, ") as refused:
         Ledger(f"sqlite:///{path}").record_verdicts([NEW])
-    assert (refused.value.found, refused.value.is_newer) == ("r9999", True)
-    assert Ledger(f"sqlite:///{path}").revision() == "r9999"
+    assert (refused.value.found, refused.value.is_newer) == ("s0001", True)
+    assert Ledger(f"sqlite:///{path}").revision() == "s0001"
 
 
 @pytest.mark.parametrize("revision", ["0001", "0006", "r0001"])

@@ -15,12 +15,13 @@ from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment
 from ml_assets_tests.cluster.image_builder import image_builder
 from ml_assets_tests.cluster.platform import newest_week
+from ml_assets_tests.cluster.platform.newer_version import newer_files
 from ml_assets_tests.cluster.platform.team_in_pods import TeamInPods, team_in_pods
 from ml_assets_tests.servers.running_servers import RunningServers
 
 LOCATION = "ml_assets"
 PIPELINE = "ml_assets/defs/store_demand"
-FIRST_WEEK, LAST_WEEK = "2023-01-02", "2024-01-15"
+FIRST_WEEK, LAST_WEEK = "2023-01-02", "2024-01-22"
 PERIOD = timedelta(minutes=5)
 """Time between two ticks of the schedule: longer than Dagster takes to come back from a lost node."""
 FIRST_FEATURES = "2023-01-30"
@@ -45,7 +46,7 @@ attributes:
 @pytest.fixture(scope="session")
 def images(cluster: ClusterEnvironment) -> Iterator[dict[str, str]]:
     """Build the images, the platform's with a scheduled pipeline of the team; the nodes have them. Target → name.
-    `broken` is a platform whose definitions do not load.
+    `broken` is a platform whose definitions do not load, `newer` one of a newer version.
     """
     base = cluster.image
     built: dict[str, str] = {}
@@ -57,10 +58,12 @@ def images(cluster: ClusterEnvironment) -> Iterator[dict[str, str]]:
             packed = images.pack(target, image)
             cluster.cluster.import_image(image, packed.archive, below=packed.below)
             built[target] = image
-        image = images.add(built["platform"], {"defs.yaml": BROKEN}, "/opt/ml-assets/ml_assets/defs/broken")
-        packed = images.pack("platform", image)
-        cluster.cluster.import_image(image, packed.archive, below=packed.below)
-        built["broken"] = image
+        others = {"broken": {"ml_assets/defs/broken/defs.yaml": BROKEN}, "newer": newer_files(PIPELINE)}
+        for name, files in others.items():
+            image = images.add(built["platform"], files, "/opt/ml-assets")
+            packed = images.pack("platform", image)
+            cluster.cluster.import_image(image, packed.archive, below=packed.below)
+            built[name] = image
         yield built
     for image in built.values():
         cluster.cluster.remove_image(image)

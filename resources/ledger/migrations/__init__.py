@@ -3,6 +3,10 @@
 Here: the revision of a database, and the upgrade to the newest. Revisions are in `versions/`. Alembic runs them. It is
 imported only if there is a revision to run, because every process opens the ledger. Not here: the current tables
 (`resources.ledger.tables`), which must match the newest revision (a test compares them).
+
+While a team is upgraded, processes of both versions run. A revision keeps the letter of the one before if processes
+that do not know it may go on reading and writing, as after a new column with a default. Any other begins the next
+letter.
 """
 
 from pathlib import Path
@@ -28,10 +32,13 @@ def revision_of(connection: sa.Connection) -> str | None:
 def upgrade(connection: sa.Connection, ledger: str) -> None:
     """Upgrade a database to the newest revision, inside the connection's transaction: completely or not at all.
 
-    `ledger` names the database in errors. Raise `LedgerOfAnotherVersion` for an unknown revision.
+    Leave a newer revision of the same letter alone. `ledger` names the database in errors. Raise
+    `LedgerOfAnotherVersion` for any other unknown revision.
     """
     known, found = revisions(), revision_of(connection)
     if found is not None and found not in known:
+        if found > NEWEST and found[0] == NEWEST[0]:
+            return
         raise _unknown(found, known, ledger)
     if found == NEWEST:
         return
@@ -46,7 +53,7 @@ def upgrade(connection: sa.Connection, ledger: str) -> None:
 
 def revisions() -> list[str]:
     """Return all revisions, oldest first."""
-    return sorted(path.name.partition("_")[0] for path in VERSIONS.glob("r*.py"))
+    return sorted(path.name.partition("_")[0] for path in VERSIONS.glob("[a-z][0-9]*.py"))
 
 
 def _unknown(found: str, known: list[str], ledger: str) -> LedgerOfAnotherVersion:
