@@ -1,0 +1,131 @@
+"""200 trainings at once, each followed by its launcher: requests to the API server, and ends that are missed.
+
+Servers and cluster are those of `SERVERS_STATE` and `CLUSTER_STATE`, or of `make servers-up cluster-up`. The trainings
+have one pod each on simulated nodes (KWOK); 20 of them with --quick. All launchers are threads of this process, with
+the rights of the chart's account `run`, whose requests the API server counts apart. For two minutes they only watch.
+Then a quarter of the pods each succeeds, fails, is evicted, or loses its Job. The yardstick is a poll of Job and pods
+twice a second for each training, as launchers did before 2026-11-30.
+"""
+
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from benchmarks._report import Result, emit, parse_args
+from deployment.testbed.cluster import command as cluster_command
+from deployment.testbed.cluster.local_cluster import LocalCluster
+from deployment.testbed.servers import Servers
+from deployment.testbed.servers import command as servers_command
+from deployment.testbed.servers.servers_record import storage_variables
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, session
+from ml_assets_tests.cluster.launched_job import job_of, rightful_kubeconfig, settings_of
+from ml_assets_tests.cluster.queues.many_trainings import ManyTrainings, count_apart
+from ml_assets_tests.cluster.trained_job import variables_of
+from resources.job.job import TrainingJob
+from resources.platform import Platform
+
+MOST_REQUESTS = 6.0
+"""Requests of a training in the minute, so 20 of 200 trainings in a second."""
+POLLED = 240.0
+"""Requests of a training in the minute: two, twice a second."""
+SETTLE_SECONDS, WATCHED_SECONDS = 60.0, 120.0
+NODES = 4
+
+
+def main() -> int:
+    """Measure, print, decide."""
+    asked = parse_args(__doc__)
+    count = 20 if asked.quick else 200
+    servers = Servers(Path(os.environ.get("SERVERS_STATE") or servers_command.DEFAULT))
+    running = LocalCluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
+    with (
+        tempfile.TemporaryDirectory(prefix="trainings") as place,
+        session(running, servers.record) as cluster,
+        ThreadPoolExecutor(count) as pool,
+    ):
+        folder = Path(place)
+        variables = variables_of(cluster, servers.record, folder / "home")
+        os.environ.update(storage_variables(servers.record))
+        os.environ["KUBECONFIG"] = str(rightful_kubeconfig(cluster, "run", folder))
+        settings = settings_of(
+            variables | {"ML_ASSETS_KUBERNETES_CONTEXT": "run", "KUBECONFIG": os.environ["KUBECONFIG"]}
+        )
+        (folder / "snapshot").mkdir()
+        (folder / "snapshot" / "snapshot.json").write_text("{}")
+        jobs = [
+            job_of(f"training {number}", workers=1, max_attempts=1, snapshot=folder / "snapshot")
+            for number in range(count)
+        ]
+        requests = count_apart(cluster, "run")
+        running.add_simulated_nodes(NODES)
+        try:
+            results = _measured(cluster, Platform(settings), jobs, pool, requests)
+        finally:
+            running.remove_simulated_nodes()
+    return emit(results, json=asked.json)
+
+
+def _measured(
+    cluster: ClusterEnvironment,
+    platform: Platform,
+    jobs: list[TrainingJob],
+    pool: ThreadPoolExecutor,
+    requests: Callable[[], int],
+) -> list[Result]:
+    count = len(jobs)
+    at_first = requests()
+    trainings = ManyTrainings(cluster, platform, jobs, pool)
+    started = trainings.wait_until_all_run()
+    starting = (requests() - at_first) / count
+    time.sleep(SETTLE_SECONDS)
+    before, processor = requests(), time.process_time()
+    time.sleep(WATCHED_SECONDS)
+    watched = (requests() - before) / count / (WATCHED_SECONDS / 60)
+    share = (time.process_time() - processor) / WATCHED_SECONDS
+    trainings.play_ends()
+    trainings.finish_second_attempts()
+    noticed = [one.noticed_after() for one in trainings.all]
+    seen = sorted(one for one in noticed if one is not None)
+    missed = count - len(seen) + sum(not one.is_as_played() for one in trainings.all)
+    return [
+        Result(
+            name=f"requests of each of {count} trainings that are watched, in a minute "
+            f"({watched * count / 60:.1f} of all in a second; {share:.2f} of a core)",
+            value=watched,
+            unit="requests",
+            peers={"polled twice a second": POLLED},
+            ratio=watched / POLLED,
+            bar=f"≤ {MOST_REQUESTS / POLLED:g} × polled",
+            ok=watched <= MOST_REQUESTS,
+        ),
+        Result(
+            name=f"ends of {count} trainings that were missed",
+            value=missed,
+            unit="ends",
+            bar="none",
+            ok=missed == 0,
+        ),
+        Result(
+            name=f"from the end of a pod to its launcher, median (most {seen[-1]:.1f} s; {count} ends at once)",
+            value=statistics.median(seen),
+            unit="s",
+            bar="shown",
+            ok=True,
+        ),
+        Result(
+            name=f"requests of a training from its launch until its pod runs ({count} at once: {started:.0f} s)",
+            value=starting,
+            unit="requests",
+            bar="shown",
+            ok=True,
+        ),
+    ]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
