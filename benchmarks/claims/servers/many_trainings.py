@@ -1,8 +1,8 @@
 """200 trainings at once, each followed by its launcher: requests to the API server, and ends that are missed.
 
-Servers and cluster are those of `SERVERS_STATE` and `CLUSTER_STATE`, or of `make servers-up cluster-up`. The trainings
-have one pod each on simulated nodes (KWOK); 20 of them with --quick. All launchers are threads of this process, with
-the rights of the chart's account `run`, whose requests the API server counts apart. For two minutes they only watch.
+The cluster is that of `CLUSTER_STATE`, or of `make cluster-up`. The trainings have one pod each on simulated nodes
+(KWOK); 20 of them with --quick. All launchers are threads of this process, with the rights of the chart's account
+`run`, whose requests the API server counts apart; the store of artifacts is in memory. For two minutes they only watch.
 Then a quarter of the pods each succeeds, fails, is evicted, or loses its Job. The yardstick is a poll of Job and pods
 twice a second for each training, as launchers did before 2026-11-30.
 """
@@ -12,20 +12,18 @@ import statistics
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.cluster import command as cluster_command
 from deployment.testbed.cluster.local_cluster import LocalCluster
-from deployment.testbed.servers import Servers
-from deployment.testbed.servers import command as servers_command
-from deployment.testbed.servers.servers_record import storage_variables
-from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, session
+from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import job_of, rightful_kubeconfig, settings_of
 from ml_assets_tests.cluster.queues.many_trainings import ManyTrainings, count_apart
-from ml_assets_tests.cluster.trained_job import variables_of
+from ml_assets_tests.resources.launcher.object_store import BUCKET, storing
 from resources.job.job import TrainingJob
 from resources.platform import Platform
 
@@ -41,20 +39,27 @@ def main() -> int:
     """Measure, print, decide."""
     asked = parse_args(__doc__)
     count = 20 if asked.quick else 200
-    servers = Servers(Path(os.environ.get("SERVERS_STATE") or servers_command.DEFAULT))
     running = LocalCluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
     with (
         tempfile.TemporaryDirectory(prefix="trainings") as place,
-        session(running, servers.record) as cluster,
+        storing() as store,
+        _namespace(running) as cluster,
         ThreadPoolExecutor(count) as pool,
     ):
         folder = Path(place)
-        variables = variables_of(cluster, servers.record, folder / "home")
-        os.environ.update(storage_variables(servers.record))
-        os.environ["KUBECONFIG"] = str(rightful_kubeconfig(cluster, "run", folder))
-        settings = settings_of(
-            variables | {"ML_ASSETS_KUBERNETES_CONTEXT": "run", "KUBECONFIG": os.environ["KUBECONFIG"]}
-        )
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": "key",
+            "AWS_SECRET_ACCESS_KEY": "secret",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "KUBECONFIG": str(rightful_kubeconfig(cluster, "run", folder)),
+        }
+        variables = cluster.settings() | {
+            "ML_ASSETS_HOME": str(folder / "home"),
+            "ML_ASSETS_ARTIFACTS_URL": f"s3://{BUCKET}/p",
+            "ML_ASSETS_S3_ENDPOINT_URL": store.url,
+            "ML_ASSETS_KUBERNETES_CONTEXT": "run",
+            "KUBECONFIG": os.environ["KUBECONFIG"],
+        }
         (folder / "snapshot").mkdir()
         (folder / "snapshot" / "snapshot.json").write_text("{}")
         jobs = [
@@ -64,10 +69,21 @@ def main() -> int:
         requests = count_apart(cluster, "run")
         running.add_simulated_nodes(NODES)
         try:
-            results = _measured(cluster, Platform(settings), jobs, pool, requests)
+            results = _measured(cluster, Platform(settings_of(variables)), jobs, pool, requests)
         finally:
             running.remove_simulated_nodes()
     return emit(results, json=asked.json)
+
+
+@contextmanager
+def _namespace(cluster: LocalCluster) -> Iterator[ClusterEnvironment]:
+    """A namespace of its own for the block. Its pods have no process, which would need the store."""
+    name = f"trainings-{time.time_ns()}"
+    cluster.kubectl("create", "namespace", name)
+    try:
+        yield ClusterEnvironment(cluster, name, "http://nowhere")
+    finally:
+        cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
 def _measured(

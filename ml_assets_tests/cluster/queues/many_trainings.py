@@ -15,7 +15,7 @@ from typing import Any
 from kubernetes import client, config
 
 from deployment.testbed.cluster import api_server
-from deployment.testbed.cluster.simulation import TAINT
+from deployment.testbed.cluster.simulation import LABEL, TAINT
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.launched_job import SMALL
 from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, untrained_result
@@ -81,7 +81,9 @@ class ManyTrainings:
         api = config.new_client_from_config(str(cluster.kubeconfig), cluster.context)
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
         tolerations = [{"key": TAINT, "operator": "Exists"}]
-        self._profile = ResourceProfile.model_validate({**SMALL, "tolerations": tolerations})
+        self._profile = ResourceProfile.model_validate(
+            {**SMALL, "tolerations": tolerations, "node_selector": LABEL}
+        )
         self.all = [self._launched(job, ENDS[number % len(ENDS)], pool) for number, job in enumerate(jobs)]
 
     def _launched(self, job: TrainingJob, end: str, pool: ThreadPoolExecutor) -> FollowedTraining:

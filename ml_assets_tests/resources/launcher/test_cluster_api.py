@@ -113,3 +113,27 @@ def test_a_lease_that_may_not_be_removed_is_left_to_run_out(api: ApiServer, stat
     api.trouble("DELETE", "/leases", status, times=999)
     lease.give_back(0.2)
     assert api.names("leases") == [NAME]
+
+
+def test_a_lease_that_is_handed_over_is_taken_at_once(api: ApiServer) -> None:
+    """The next launcher, after a drain, does not wait for it to run out, and knows the attempts."""
+    cluster = Cluster(NAMESPACE, patience_seconds=20)
+    first, second = lease_of(cluster, "run"), lease_of(cluster, "run")
+    assert first.take()
+    first.note(attempt=2, failures=1)
+    assert not second.take()
+    began = time.monotonic()
+    first.hand_over(5)
+    while not second.take():
+        time.sleep(0.1)
+    assert time.monotonic() - began < LEASE_SECONDS / 4
+    assert (second.attempt, second.failures) == (2, 1)
+    second.give_back(5)
+
+
+def test_a_lease_that_cannot_be_handed_over_runs_out(api: ApiServer) -> None:
+    lease = lease_of(Cluster(NAMESPACE, patience_seconds=20))
+    assert lease.take()
+    api.trouble("PUT", "/leases", 503, times=999)
+    lease.hand_over(0.2)
+    assert api.names("leases") == [NAME]
