@@ -24,7 +24,6 @@ from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
 from ml_assets_tests.cluster.launched_job import job_of, rightful_kubeconfig, settings_of
 from ml_assets_tests.cluster.queues.many_trainings import ManyTrainings, count_apart
 from ml_assets_tests.resources.launcher.object_store import BUCKET, storing
-from resources.job.job import TrainingJob
 from resources.platform import Platform
 
 MOST_REQUESTS = 6.0
@@ -32,6 +31,8 @@ MOST_REQUESTS = 6.0
 POLLED = 240.0
 """Requests of a training in the minute: two, twice a second."""
 SETTLE_SECONDS, WATCHED_SECONDS = 60.0, 120.0
+QUICK_SECONDS = 30.0
+"""Both, with --quick."""
 NODES = 4
 
 
@@ -39,6 +40,7 @@ def main() -> int:
     """Measure, print, decide."""
     asked = parse_args(__doc__)
     count = 20 if asked.quick else 200
+    settle, watch = (QUICK_SECONDS, QUICK_SECONDS) if asked.quick else (SETTLE_SECONDS, WATCHED_SECONDS)
     running = LocalCluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
     with (
         tempfile.TemporaryDirectory(prefix="trainings") as place,
@@ -69,7 +71,8 @@ def main() -> int:
         requests = count_apart(cluster, "run")
         running.add_simulated_nodes(NODES)
         try:
-            results = _measured(cluster, Platform(settings_of(variables)), jobs, pool, requests)
+            trainings = ManyTrainings(cluster, Platform(settings_of(variables)), jobs, pool)
+            results = _measured(trainings, requests, settle, watch)
         finally:
             running.remove_simulated_nodes()
     return emit(results, json=asked.json)
@@ -87,22 +90,16 @@ def _namespace(cluster: LocalCluster) -> Iterator[ClusterEnvironment]:
 
 
 def _measured(
-    cluster: ClusterEnvironment,
-    platform: Platform,
-    jobs: list[TrainingJob],
-    pool: ThreadPoolExecutor,
-    requests: Callable[[], int],
+    trainings: ManyTrainings, requests: Callable[[], int], settle: float, watch: float
 ) -> list[Result]:
-    count = len(jobs)
-    at_first = requests()
-    trainings = ManyTrainings(cluster, platform, jobs, pool)
+    count = len(trainings.all)
     started = trainings.wait_until_all_run()
-    starting = (requests() - at_first) / count
-    time.sleep(SETTLE_SECONDS)
+    starting = requests() / count
+    time.sleep(settle)
     before, processor = requests(), time.process_time()
-    time.sleep(WATCHED_SECONDS)
-    watched = (requests() - before) / count / (WATCHED_SECONDS / 60)
-    share = (time.process_time() - processor) / WATCHED_SECONDS
+    time.sleep(watch)
+    watched = (requests() - before) / count / (watch / 60)
+    share = (time.process_time() - processor) / watch
     trainings.play_ends()
     trainings.finish_second_attempts()
     noticed = [one.noticed_after() for one in trainings.all]
