@@ -65,6 +65,9 @@ class KubernetesSettings(Documented, BaseSettings):
     """`ML_ASSETS_S3_ENDPOINT_URL` for pods, if they reach the server by another address."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
     """Seconds until the training fails if a pod finds no node, or its node cannot start it."""
+    waiting_hours: float = Field(default=24.0, gt=0)
+    """Bound on waiting in a queue, in hours: from then on a training goes before all others of its priority class in
+    the queue, also before those that run."""
     pull_seconds: float = Field(default=1800.0, gt=0)
     """Seconds for which a pod on a node may pull its image before the training fails."""
     lease_seconds: int = Field(default=40, ge=3)

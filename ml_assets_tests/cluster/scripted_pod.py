@@ -3,7 +3,8 @@
 `PLAN` holds the attempts, separated by spaces; in each the pods, separated by `|` (the last word is for all that
 follow). `done`; a number (exit code, after saying why); `kill` (as by SIGKILL); `hungry` (takes memory for ever);
 `greedy` (writes 200 MB to its scratch); `steps` (an event each 50 ms, from the stored step to `STEPS`, which it tells
-where `TOLD` is set, then done; stores its step and ends with 75 on SIGTERM); `deaf` (ignores SIGTERM); `lines` (says
+where `TOLD` is set, then done; stores its step and ends with 75 on SIGTERM); `saves` (the same, and a checkpoint after
+every 20 steps); `deaf` (ignores SIGTERM); `lines` (says
 `STEPS` numbered lines, then done).
 """
 
@@ -19,6 +20,7 @@ from resources.artifacts import Artifacts, artifacts_of
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob
 
+STEPPING = ("steps", "saves")
 _ASKED: list[int] = []
 """Signals that asked this pod to save and end."""
 
@@ -30,7 +32,7 @@ def main() -> int:
     attempt = int(os.environ.get("TRAINING_ATTEMPT") or int(os.environ["TRAINING_RESTARTS"]) + 1)
     words = os.environ["PLAN"].split()[attempt - 1].split("|")
     word = words[min(index, len(words) - 1)]
-    if word == "steps":  # before anybody can see this pod run
+    if word in STEPPING:  # before anybody can see this pod run
         signal.signal(signal.SIGTERM, _note if index == 0 else lambda *_: os._exit(75))
     print(f"attempt {attempt} does {word}", flush=True)
     if word.isdecimal():
@@ -55,11 +57,11 @@ def main() -> int:
             print(f"line {number:07} {'.' * 80}", flush=True)
             if number % 100 == 0:  # what is rotated before anybody reads it nobody can read
                 time.sleep(0.02)
-    if index == 0 and word == "steps":
-        return steps(attempt)
+    if index == 0 and word in STEPPING:
+        return steps(attempt, every=20 if word == "saves" else 0)
     if index == 0:
         finish(attempt)
-    elif word == "steps":
+    elif word in STEPPING:
         wait()
     return 0
 
@@ -79,18 +81,25 @@ def _note(number: int, _: object) -> None:
     _ASKED.append(number)
 
 
-def steps(attempt: int) -> int:
-    """Count on from where the last attempt was."""
+def steps(attempt: int, every: int) -> int:
+    """Count on from where the last attempt was. Save after `every` so many steps; 0: only if asked to end."""
     home, name = stored()
+
+    def save(step: int) -> None:
+        (home.folder(name) / "step.json").write_text(json.dumps(step))
+        home.push(name, ["step.json"])
+
     first = 0
     if home.exists(name, "step.json"):
         first = json.loads((home.pull(name, ["step.json"]) / "step.json").read_text())
     emit("started", first, steps=int(os.environ["STEPS"]) if "TOLD" in os.environ else 0)
     for step in range(first, int(os.environ["STEPS"])):
         if _ASKED:
-            (home.folder(name) / "step.json").write_text(json.dumps(step))
-            home.push(name, ["step.json"])
+            save(step)
             return 75
+        if every and step % every == every - 1:
+            save(step)
+            emit("checkpoint", step, checkpoint_duration_ms=1.0)
         emit("metrics", step, loss=1.0)
         time.sleep(0.05)
     home.folder(name).joinpath("over").write_text("")

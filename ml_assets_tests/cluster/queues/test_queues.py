@@ -17,6 +17,7 @@ from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
+from resources.launcher.kubernetes.queue_priority import unsaved_level
 from resources.platform import Platform
 from resources.settings import KubernetesSettings
 
@@ -108,6 +109,7 @@ def test_a_jobset_gives_way_to_a_higher_priority_and_resumes(
     early = begin(nightly, nightly.profile("steps steps", steps=400, nodes=2, queue=name))
     stepped(nightly, 20)
     assert said(nightly, "2 pods run on ").endswith("admitted by its queue")
+    waited_for(lambda: levels(nightly, "jobsets") == [unsaved_level(600)], "its level", 60)
     late = begin(hurried, hurried.profile("steps", steps=20, nodes=2, queue=name, priority_class=urgent))
     assert late.result().attempts == 1
     assert not early.done(), "it gave way"
@@ -137,6 +139,52 @@ def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(
     for launch in borrowing:
         assert logged_steps(launch.events) == list(range(500))
         assert launch.left() == []
+
+
+def test_the_training_that_has_just_saved_gives_way_not_the_youngest(
+    launching: Launch, queue: MakeQueue, begin: Begin
+) -> None:
+    """Kueue alone evicts the youngest. It has not saved, so an eviction would lose more there."""
+    borrower, owner = (queue(name, "teams", **ROOM_FOR_ONE) for name in ("borrower", "owner"))
+    saving, unsaved = launching(max_attempts=1), launching(max_attempts=1)
+    older = begin(saving, saving.profile("saves steps", steps=1200, nodes=2, queue=borrower))
+    stepped(saving, 40)
+    younger = begin(unsaved, unsaved.profile("steps steps", steps=1000, nodes=2, queue=borrower))
+    stepped(unsaved, 1)
+    waited_for(lambda: levels(unsaved) > levels(saving), "the queue to know who has saved", 60)
+    owning = launching()
+    own = begin(owning, owning.profile("steps", steps=20, nodes=2, queue=owner))
+    assert own.result().attempts == 1
+    assert (older.result().attempts, younger.result().attempts) == (2, 1)
+    assert logged_steps(saving.events) == list(range(1200))
+
+
+def levels(launch: LaunchedJob, kind: str = "jobs") -> list[int]:
+    """Return the priorities of the training's records in Kueue, which has one for each object of `kind`."""
+    uids = launch.uids(kind)
+    return [
+        one["spec"]["priority"]
+        for one in launch.cluster.objects("workloads.kueue.x-k8s.io")
+        if one["metadata"]["labels"]["kueue.x-k8s.io/job-uid"] in uids
+    ]
+
+
+def test_at_the_bound_on_waiting_a_training_goes_before_one_that_runs(
+    launching: Launch, queue: MakeQueue, begin: Begin
+) -> None:
+    """Both have the same class. The one that runs saves, waits in turn, and goes on."""
+    name = queue("team", **ROOM_FOR_ONE)
+    bound = {"waiting_hours": 10 / 3600}
+    running, waiting = launching(max_attempts=1), launching().with_kubernetes(**bound)
+    long = begin(running, running.profile("steps steps", steps=1500, nodes=2, queue=name))
+    stepped(running, 1)
+    began = time.monotonic()
+    short = begin(waiting, waiting.profile("steps", steps=20, nodes=2, queue=name))
+    assert short.result().attempts == 1
+    assert time.monotonic() - began < MINUTE
+    assert not long.done(), "it gave way"
+    assert long.result().attempts == 2
+    assert logged_steps(running.events) == list(range(1500))
 
 
 def test_a_place_nobody_can_get_is_refused_with_what_helps(launching: Launch, queue: MakeQueue) -> None:

@@ -156,9 +156,21 @@ class ApiServer:
             return _status(409, f'{kind} "{name}": the object has been modified')
         if method == "PUT":
             return 200, self.put(kind, body)
+        if method == "PATCH":
+            return 200, self.put(kind, _merged(there, body))
         if method == "DELETE":
             del self.objects[kind, name]
         return 200, there
+
+
+def _merged(document: Document, change: Document) -> Document:
+    """Return the document after a JSON merge patch without null."""
+    found = {
+        name: _merged(document.get(name, {}), value)
+        for name, value in change.items()
+        if isinstance(value, dict)
+    }
+    return {**document, **change, **found}
 
 
 def _matches(document: Document, selector: str) -> bool:
@@ -200,7 +212,7 @@ def serving() -> Generator[ApiServer]:
             self.end_headers()
             self.wfile.write(content)
 
-        do_GET = do_POST = do_PUT = do_DELETE = _answer
+        do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _answer
 
     with serving_in_threads(ApiHandler) as state.url:
         yield state

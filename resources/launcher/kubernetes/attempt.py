@@ -39,6 +39,7 @@ from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.output import LogTail, PodsOutput, RestartEstimate
 from resources.launcher.kubernetes.pod_state import Pod
+from resources.launcher.kubernetes.queue_priority import REFRESH_SECONDS, QueuePriority, level_of
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 from resources.words import name_some
@@ -132,6 +133,7 @@ class AttemptWatcher:
         # With a queue, never grow: a larger attempt might wait behind others while the smaller one could train.
         self._stays = self._nodes >= self.profile.most_nodes or self.profile.queue is not None
         self._queued = ""
+        self._priority = QueuePriority(self.cluster, self.output.say)
         self._refused_since: float | None = None
         self._has_news = True
         self._asked_again: dict[str, float] = {}
@@ -164,6 +166,8 @@ class AttemptWatcher:
 
     def _looked_at(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of the attempt if its Job and pods, as last read, have come to one by now."""
+        if self.profile.queue is not None and self._is_due("priority", REFRESH_SECONDS):
+            self._refresh_priority()
         if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
             self.output.tell([reading])
         if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
@@ -229,8 +233,19 @@ class AttemptWatcher:
 
     def _place(self) -> QueuePosition:
         """Return the position of the Job, or of its JobSet, in the queue."""
+        return QueuePosition.of(self._workloads())
+
+    def _workloads(self) -> list[Document]:
+        """Return Kueue's record of the Job, or of its JobSet."""
         queued = jobset_of(self.job) or self.job["metadata"]
-        return QueuePosition.of(self.cluster.workloads(f"{JOB_UID}={queued['uid']}"))
+        return self.cluster.workloads(f"{JOB_UID}={queued['uid']}")
+
+    def _refresh_priority(self) -> None:
+        """Tell the queue what an eviction would lose, or how long the training waits."""
+        bound = 3600 * self.settings.waiting_hours
+        for workload in self._workloads():
+            level = level_of(workload, self.output.pace.saved_at, self.cluster.now(), bound)
+            self._priority.raise_to(workload, level)
 
     def _not_begun(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of an attempt that cannot begin with its pods as they are; None if it can or may."""

@@ -128,6 +128,19 @@ class Cluster:
             return []
         return cast("list[Document]", found["items"])
 
+    def change_workload(self, name: str, change: Document) -> None:
+        """Merge `change` into a Workload. Do nothing if it does not exist."""
+        with suppress(_Absent):
+            self._call(
+                self._custom.patch_namespaced_custom_object,
+                *_WORKLOADS,
+                self.namespace,
+                "workloads",
+                name,
+                change,
+                _content_type="application/merge-patch+json",
+            )
+
     def replace(self, kind: Kind, body: Document) -> Document | None:
         """Replace an object by a changed document; return None if it does not exist. Raise `Outdated`."""
         try:

@@ -26,7 +26,7 @@ NEEDED = (
     *(("", "services", "", verb) for verb in ("create", "list", "delete")),
     *(("coordination.k8s.io", "leases", "", verb) for verb in ("create", "get", "list", "update", "delete")),
     ("", "events", "", "list"),
-    ("kueue.x-k8s.io", "workloads", "", "list"),
+    *(("kueue.x-k8s.io", "workloads", "", verb) for verb in ("list", "patch")),
 )
 """Permissions of a launcher in its namespace: group, resource, subresource, verb."""
 NEEDED_FOR_JOBSETS = tuple(

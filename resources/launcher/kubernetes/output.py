@@ -59,6 +59,8 @@ class Pace:
         """Events of the start, of the first reported step and of the last one."""
         self._ready_at = None if began is None else began.time
         self._save_seconds = 0.0
+        self.saved_at: float | None = None
+        """Begin of the attempt's last complete save, in seconds since the epoch; None before the first."""
 
     def hear(self, event: TrainingEvent) -> None:
         """Take another event of the attempt."""
@@ -66,6 +68,7 @@ class Pace:
             self._ready_at = event.time
         elif event.kind == "checkpoint":
             self._save_seconds = float(event.values.get("checkpoint_duration_ms", 0.0)) / 1000
+            self.saved_at = event.time - self._save_seconds
         elif event.kind in _STEPPING and (not self._marks or event.step > self._marks[-1].step):
             self._marks = [*self._marks[:2], event]
 
