@@ -46,7 +46,7 @@ class LaunchRequest(_Launch):
 class StudyRequest(_Launch):
     """Study of a model: the search that its section `tuning` declares, on the newest window.
 
-    Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the validation loss.
+    Space, metric, sampler, pruner, budget and the seed of a study are declared.
     """
 
     model_config = ConfigDict(json_schema_extra={"examples": [{"model": "store_demand"}]})

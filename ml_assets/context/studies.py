@@ -14,7 +14,7 @@ from ml_assets.context.errors import NotFound
 from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs, ShownRun
 from ml_assets.model.steps.search_space import Scalar
-from ml_assets.model.steps.study_result import METRIC
+from ml_assets.model.steps.study_metric import BY_LOSS, StudyMetric, study_metric
 
 _MOST_POINTS = 10_000
 """Newest observations of a running study that are looked at: as many as Dagster returns at once."""
@@ -31,6 +31,8 @@ class ShownTrial:
     """`hyperparameters.<key>` or `training.<key>` → value; empty while the study runs."""
     loss: float | None
     """Lowest validation loss so far."""
+    value: float | None
+    """Metric by which the trial is compared; of another metric than the validation loss only once there is a result."""
     step: int
     """Newest step."""
     why: str
@@ -69,12 +71,15 @@ def study_of(project: Project, run_id: str) -> ShownStudy:
     (model,) = models
     made = runs.made(run, study_key(model))
     if not made:
+        spec = project.declared.find_pipeline(model)
+        tuning = None if spec is None else spec.tuning
+        metric = BY_LOSS if spec is None or tuning is None else study_metric(tuning, spec.evaluation)
         return ShownStudy(
             run=run,
             model=model,
-            metric=METRIC,
-            direction="minimize",
-            trials=_running(project, run, model),
+            metric=metric.name,
+            direction=metric.direction,
+            trials=_running(project, run, model, metric),
             chosen=None,
             because="",
         )
@@ -92,6 +97,7 @@ def study_of(project: Project, run_id: str) -> ShownStudy:
                 state=one.state,
                 parameters=one.parameters,
                 loss=one.validation_loss,
+                value=result.compared_by.value_of(one),
                 step=one.steps,
                 why=one.why,
             )
@@ -102,7 +108,7 @@ def study_of(project: Project, run_id: str) -> ShownStudy:
     )
 
 
-def _running(project: Project, run: ShownRun, model: str) -> list[ShownTrial]:
+def _running(project: Project, run: ShownRun, model: str, metric: StudyMetric) -> list[ShownTrial]:
     """Return the trials of a study without a result, from what its page shows."""
     asked = dg.AssetRecordsFilter(study_key(model), after_timestamp=run.created_at.timestamp())
     found = project.instance.fetch_observations(asked, limit=_MOST_POINTS).records
@@ -119,6 +125,7 @@ def _running(project: Project, run: ShownRun, model: str) -> list[ShownTrial]:
             state="running",
             parameters={},
             loss=facts.get("best_validation_loss"),
+            value=facts.get("best_validation_loss") if metric.is_validation_loss else None,
             step=int(facts["step"]),
             why="",
         )

@@ -107,6 +107,25 @@ def test_a_study_shows_its_trials_and_then_its_result(searching: ServedApi) -> N
     ]
     assert (told["chosen"], told["trials"][1]["parameters"]) == (1, {"training.epochs": 2})
     assert "trial 1 has the lowest validation loss" in told["because"]
+    assert [one["value"] for one in told["trials"]] == [0.5, 0.4, None]
+
+
+def test_a_study_by_a_metric_shows_values_and_direction(searching: ServedApi) -> None:
+    trials = [
+        dataclasses.replace(one, value=value)
+        for one, value in zip(RESULT.trials, (0.9, 0.8, None), strict=True)
+    ]
+    result = dataclasses.replace(
+        RESULT, trials=tuple(trials), metric="auc", direction="maximize", measured_by="it"
+    )
+    run_id = searching.ask("operator", "POST", "/hpo/studies", {"model": MODEL}).json()["run"]["id"]
+    store_result(searching.platform, result, "")
+    made = dg.AssetMaterialization(KEY, metadata={"study_result": result.digest})
+    tell(searching, run_id, dg.DagsterEventType.ASSET_MATERIALIZATION.value, StepMaterializationData(made))
+    told = searching.ask("viewer", "GET", f"/hpo/studies/{run_id}").json()
+    assert (told["metric"], told["direction"], told["chosen"]) == ("auc", "maximize", 0)
+    assert [(one["value"], one["loss"]) for one in told["trials"]] == [(0.9, 0.5), (0.8, 0.4), (None, None)]
+    assert "trial 0 has the highest auc of the validation rows, 0.9" in told["because"]
 
 
 @pytest.mark.parametrize(

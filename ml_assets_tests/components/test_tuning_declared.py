@@ -147,6 +147,19 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
             "its `when` names hyperparameters.hiden, not in the space: did you mean 'hyperparameters.hidden'?",
             id="condition",
         ),
+        pytest.param(
+            _declared(more="metric: auc"),
+            "metric",
+            "no metric 'auc' for objective 'regression': use one of validation_loss, rmse, mae, r2",
+            id="metric of another objective",
+        ),
+        pytest.param(
+            _declared(more="metric: row_p99_ms"),
+            "metric",
+            "row_p99_ms is for gates on a holdout, and a trial is measured on its validation rows: use one of "
+            "validation_loss, ",
+            id="metric of no rows",
+        ),
         pytest.param(_declared(more="prunner: median"), "prunner", "unknown key 'prunner'", id="key"),
     ],
 )

@@ -15,6 +15,7 @@ from ml_assets.components.specs import TrainingPipelineSpec
 from ml_assets.data.tables.declared import DeclaredTables
 from ml_assets.foundation.links import report_page
 from ml_assets.model.steps.search_space import TuningSection
+from ml_assets.model.steps.study_metric import study_metric
 from resources.launcher.resource_profile import changes_of
 from resources.platform import Platform
 
@@ -42,8 +43,9 @@ def study_asset(spec: TrainingPipelineSpec, tuning: TuningSection) -> dg.AssetsD
         key=key,
         deps=[dg.AssetKey(spec.features.table.split("/"))],
         group_name=_GROUP,
-        description="Values of the hyperparameters with the lowest validation loss among the trials of a study on the "
-        "newest window. The next training uses them. "
+        description="Values of the hyperparameters with the "
+        f"{study_metric(tuning, spec.evaluation).best_in_words} among the trials of a study on the newest window. The "
+        "next training uses them. "
         f"Run it: `ml-assets launch {spec.name}/{HYPERPARAMETERS}`.",
         owners=list(spec.owners) or None,
         kinds={"optuna"},
@@ -82,14 +84,14 @@ class _StudyPage(RunPage):
 
 def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
     result = stored.report.result
-    best = result.chosen
-    assert best.validation_loss is not None  # of a finished trial
+    best, metric = result.chosen, result.compared_by
     names = list(dict.fromkeys(name for one in result.trials for name in one.parameters))
     rows = [
         {
             "trial": one.number,
             **{name: one.parameters.get(name, "–") for name in names},
-            "validation loss": "" if one.validation_loss is None else readable(one.validation_loss),
+            **({} if metric.is_validation_loss else {metric.name: _cell(one.value)}),
+            "validation loss": _cell(one.validation_loss),
             "epochs": one.epochs,
             **({"paused after": ", ".join(map(str, one.pauses))} if result.pruner != "none" else {}),
             "seconds": readable(one.seconds),
@@ -107,7 +109,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         "summary": dg.MetadataValue.md(stored.summary),
         "chosen": dg.MetadataValue.json(dict(best.parameters)),
         "chosen because": result.because,
-        "best validation loss": readable(best.validation_loss),
+        f"best {metric.in_words}": _cell(metric.value_of(best)),
         "trials": table_of(rows),
         **saved,
         **({"new study": result.differs} if result.differs else {}),
@@ -123,3 +125,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         "document": dg.MetadataValue.text(stored.document),
         "snapshot": result.snapshot,
     }
+
+
+def _cell(value: float | None) -> str | float:
+    return "" if value is None else readable(value)

@@ -297,8 +297,11 @@ def _located(response: Response, place: str, run: RunDocument) -> RunDocument:
 
 
 def _trial(one: ShownTrial) -> dict[str, Any]:
-    loss = None if one.loss is None else number_or_none(one.loss)
-    return vars(one) | {"parameters": dict(one.parameters), "loss": loss}
+    numbers = {
+        name: None if number is None else number_or_none(number)
+        for name, number in (("loss", one.loss), ("value", one.value))
+    }
+    return vars(one) | {"parameters": dict(one.parameters)} | numbers
 
 
 def _digest(*facts: object) -> str:

@@ -77,7 +77,10 @@ class TrialDocument(Shape):
     number: int
     state: Literal["running", "finished", "paused", "failed"]
     parameters: dict[str, Any] = Field(description="Values that it tries; empty while its study runs.")
-    loss: float | None = Field(description="Value of the study's metric, the best so far.")
+    loss: float | None = Field(description="Lowest validation loss so far.")
+    value: float | None = Field(
+        description="Value of the study's metric for the best epoch: the loss, or null until the study has a result."
+    )
     step: int = Field(description="Newest step.")
     why: str = Field(description="Reason of a failure or of a pause.")
 
@@ -88,7 +91,7 @@ class StudyDocument(Shape):
     run: RunDocument
     model: str
     metric: str = Field(description="Metric by which trials are compared.")
-    direction: str = Field(description="`minimize`: less is better.")
+    direction: str = Field(description="`minimize`: less is better; `maximize`: more is better.")
     trials: list[TrialDocument] = Field(
         description="By number; while the study runs, those of its newest 10,000 points."
     )

@@ -15,6 +15,7 @@ from ml_assets.model.release import standing
 from ml_assets.model.steps.search_space import TuningSection, in_words
 from ml_assets.model.steps.snapshot import Chosen
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.study_metric import study_metric
 from ml_assets.model.steps.study_result import StudyResult
 from ml_assets.model.steps.window import rejected_behind
 from resources.files import write_whole
@@ -151,8 +152,8 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
     """Return the points of earlier studies with which a new study of `spec` on the partitions `window` begins.
 
     They come from the newest study that saw only days before the holdout. Points of another one would bring what they
-    learned from the holdout into the choice. Points whose window now holds a rejected partition, at any depth, or is no
-    longer in the lake are left out.
+    learned from the holdout into the choice. Points by another metric are left out, and points whose window now holds a
+    rejected partition, at any depth, or is no longer in the lake.
     """
 
     usable, _ = _split_at(spec.holdout_of(window), results_of(platform, spec.name))
@@ -165,7 +166,7 @@ def prior_for(spec: PipelineSpec, tuning: TuningSection, platform: Platform, win
             why = f"{error}"
         if why:
             refused[behind] = why
-    return Prior.of(result, tuning.space, tuning.prior, refused)
+    return Prior.of(result, tuning.space, tuning.prior, refused, study_metric(tuning, spec.evaluation))
 
 
 def _read(platform: Platform, model: str, one: KnownResult) -> StudyResult:

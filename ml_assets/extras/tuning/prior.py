@@ -12,6 +12,7 @@ from typing import Any, Self
 
 from ml_assets.foundation.days import Days
 from ml_assets.model.steps.search_space import PriorSection, SpaceSection
+from ml_assets.model.steps.study_metric import BY_LOSS, StudyMetric
 from ml_assets.model.steps.study_result import KnownPoint, StudyResult
 from resources.ledger import TrainedOn
 from resources.words import counted
@@ -30,7 +31,7 @@ class Prior:
     seen: tuple[KnownPoint, ...] = ()
     """Points that the sampler sees besides, best first."""
     left_out: str = ""
-    """Number of points that do not count because of their rows, and the reasons; empty if all count."""
+    """Number of points that do not count because of their rows or their metric, and the reasons; empty if all count."""
 
     @classmethod
     def of(
@@ -39,14 +40,19 @@ class Prior:
         space: SpaceSection,
         section: PriorSection | None,
         refused: Mapping[TrainedOn, str],
+        metric: StudyMetric = BY_LOSS,
     ) -> Self:
         """Return the prior from `result`; an empty one if there is none, or if no value of it lies in `space`.
 
-        `refused`: window → the reason for which no study may learn from its losses.
+        `refused`: window → the reason for which no study may learn from its losses. `metric` is that of the new study:
+        points of another one do not count.
         """
         if result is None or section is None:
             return cls()
-        every = sorted(_points(result), key=lambda one: one.validation_loss)
+        every = sorted(_points(result), key=result.compared_by.require_loss_of)
+        if other := result.compared_by.other_than(metric):
+            said = f"{counted(len(every), 'point')} of study {result.digest[:12]} left out: {other}"
+            return cls(left_out=said)
         counting = [one for one in every if one.window not in refused]
         left_out = ""
         if lost := len(every) - len(counting):
@@ -95,6 +101,7 @@ def _points(result: StudyResult) -> list[KnownPoint]:
             parameters=one.parameters,
             validation_loss=one.validation_loss or 0.0,
             window=result.window,
+            value=one.value,
         )
         for one in result.finished
     ]

@@ -30,8 +30,9 @@ from ml_assets.extras.tuning.optuna_parts import (
     with_fixed,
 )
 from ml_assets.extras.tuning.prior import Prior
-from ml_assets.model.steps.search_space import Sampler, Scalar, TuningSection
-from ml_assets.model.steps.study_result import METRIC, KnownPoint, TrialOutcome
+from ml_assets.model.steps.search_space import VALIDATION_LOSS, Sampler, Scalar, TuningSection
+from ml_assets.model.steps.study_metric import BY_LOSS, StudyMetric
+from ml_assets.model.steps.study_result import KnownPoint, TrialOutcome
 from resources.words import counted
 
 _NUMBER, _OUTCOME = "number", "outcome"
@@ -98,18 +99,19 @@ class Study:
         epochs: int,
         prior: Prior | None = None,
         turn: Turn = nullcontext,
+        metric: StudyMetric = BY_LOSS,
     ) -> None:
         """Open the study `name`, or create it with `facts` as its attributes and with `prior`.
 
         `seed` decides all draws. `epochs` is the number of epochs of a trial whose values do not hold another. `turn`
-        is needed if other processes may use the study.
+        is needed if other processes may use the study. `metric` compares the trials.
         """
         self._section, self._seed, self._storage, self._turn = section, seed, storage, turn
-        self._epochs = epochs
+        self._epochs, self._metric = epochs, metric
         self._study = optuna.create_study(
             storage=storage,
             study_name=name,
-            direction="minimize",
+            direction=metric.direction,
             load_if_exists=True,
         )
         self.name = name
@@ -121,7 +123,7 @@ class Study:
             self._study.set_user_attr(_PRIOR, (prior or Prior()).to_document())
             self._study.set_user_attr(_DIFFERS, "" if before is None else _differs(storage, before, facts))
         self.prior = Prior.from_document(self._study.user_attrs[_PRIOR])
-        for key, value in {**asdict(facts), "metric": METRIC, "trials": self.most}.items():
+        for key, value in {**asdict(facts), "metric": metric.name, "trials": self.most}.items():
             if known.get(key) != value:
                 self._study.set_user_attr(key, value)
         self._launch, self._ran_from = f"{_RAN}{uuid.uuid4().hex}", 0.0
@@ -175,8 +177,9 @@ class Study:
     ) -> optuna.Study:
         """Return a copy in memory of the newest record of each trial, in the order of their numbers, after `points`.
 
-        `points` are no records of the study: a pruner would compare with them, and their losses could not move.
-        `epoch`: number of a trial → last epoch that its copy has.
+        `points` are no records of the study: a pruner would compare with them, and their losses could not move. The
+        metric is a loss there, whatever its direction: pruners compare validation losses. `epoch`: number of a trial →
+        last epoch that its copy has.
         """
         # The name decides the groups of hyperband.
         copy = optuna.create_study(direction="minimize", study_name=f"{self._seed}")
@@ -186,14 +189,14 @@ class Study:
                 with_fixed(point.parameters, sampler_of(self._section, self._seed, 0)),
                 self._section.space,
             )
-            copy.tell(asked, point.validation_loss)
+            copy.tell(asked, self._metric.loss_of(point))
         for number, one in sorted(self._newest().items()):
             *_, notes = one.user_attrs.get(_DECIDED, ({},))
             last = math.inf if epoch is None else epoch.get(number, math.inf)
             copy.add_trial(
                 create_trial(
                     state=one.state,
-                    values=one.values,
+                    values=None if one.values is None else [self._metric.sign * one.values[0]],
                     params=one.params,
                     distributions=one.distributions,
                     intermediate_values={
@@ -241,7 +244,7 @@ class Study:
                 return
             self._storage.set_trial_user_attr(at, _OUTCOME, json.dumps(asdict(outcome)))
             if outcome.state == "finished":
-                self._study.tell(trial.in_storage, outcome.validation_loss)
+                self._study.tell(trial.in_storage, self._metric.value_of(outcome))
             else:
                 state = TrialState.PRUNED if outcome.state == "paused" else TrialState.FAIL
                 self._study.tell(trial.in_storage, state=state)
@@ -281,19 +284,22 @@ class Study:
     def inherited(self) -> list[KnownPoint]:
         """Return the points of earlier studies that the sampler sees, best first.
 
-        Other rows have another loss, even of equal values. So each point is moved by the mean difference of the
-        repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher.
+        Other rows have another loss, even of equal values. So the metric of each point is moved by the mean difference
+        of the repeated trials, which trained on both. Only finished trials count: losses of other epochs are higher.
         """
         if self._section.sampler not in _LEARNING:
             return []
-        now = {one.number: one.validation_loss for one in self.outcomes() if one.state == "finished"}
+        metric = self._metric
+        now = {one.number: metric.loss_of(one) for one in self.outcomes() if one.state == "finished"}
         moves = [
-            loss - one.validation_loss
+            loss - metric.require_loss_of(one)
             for number, one in enumerate(self.prior.repeated)
             if (loss := now.get(number)) is not None
         ]
-        move = sum(moves) / len(moves) if moves else 0.0
-        return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
+        move = metric.sign * sum(moves) / len(moves) if moves else 0.0
+        if metric.is_validation_loss:
+            return [replace(one, validation_loss=one.validation_loss + move) for one in self.prior.seen]
+        return [replace(one, value=(one.value or 0.0) + move) for one in self.prior.seen]
 
     def outcomes(self) -> list[TrialOutcome]:
         """Return the ends of all trials, by number."""
@@ -307,17 +313,17 @@ class Study:
         ]
 
     def importances(self) -> dict[str, float]:
-        """Return parameter → its share of the importance for a low loss, largest first; empty for few trials."""
+        """Return parameter → its share of the importance for the metric, largest first; empty for few trials."""
         drawn = self._newest()
         return importances(
             [
                 MeasuredTrial(
                     parameters=drawn[one.number].params,
                     distributions=drawn[one.number].distributions,
-                    loss=one.validation_loss,
+                    loss=loss,
                 )
                 for one in self.outcomes()
-                if one.validation_loss is not None
+                if (loss := self._metric.loss_of(one)) is not None
             ]
         )
 
@@ -390,7 +396,8 @@ def _newest_before(storage: BaseStorage, name: str, model: str) -> StudySummary 
 def _differs(storage: BaseStorage, before: StudySummary, facts: StudyFacts) -> str:
     """Return how the study before differs, and whether trials of it are left."""
     known = before.user_attrs
-    changes = difference(known["decided_by"], facts.decided_by)
+    # Studies of a release without other metrics do not name theirs.
+    changes = difference({"metric": VALIDATION_LOSS} | known["decided_by"], facts.decided_by)
     said = f"it differs from study {before.study_name}: {changes}"
     trials = storage.get_all_trials(storage.get_study_id_from_name(before.study_name), deepcopy=False)
     begun = sum(_NUMBER in one.user_attrs for one in trials)

@@ -16,6 +16,7 @@ from ml_assets.extras.tuning.optuna_parts import LEAST_TRIALS
 from ml_assets.foundation.reports.page import INK, SIZE, Axes, Draw, Form, as_markdown, encoded, rendered
 from ml_assets.foundation.reports.text import count, in_markdown, label, number, table_in_markdown
 from ml_assets.model.steps.search_space import Choices, FloatRange, IntRange, Scalar, SpaceSection
+from ml_assets.model.steps.study_metric import BY_LOSS, StudyMetric
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome, each_training
 from resources.words import counted
 
@@ -130,15 +131,17 @@ def render(report: StudyReport) -> str:
         chosen=result.chosen,
         parameters=[(brief(space.dimensions)[name], name, space.dimensions[name]) for name in by_importance],
         ranges={name: _range(values) for name, values in space.dimensions.items()},
-        few=f"Importance needs {LEAST_TRIALS} trials with a loss." if not report.importance else "",
+        metric=result.compared_by,
+        few="" if report.importance else _too_few(result),
         costs=costs(result),
         about_costs="; ".join(one for one in (saved_by(result), _left_out(result)) if one),
         hours=_HOURS,
         trials=listed[:LISTED],
         hidden=len(listed) - LISTED,
         shown_parameters=[(name, brief(space.dimensions)[name]) for name in by_importance[:MOST_AXES]],
+        columns=5 + (not result.compared_by.is_validation_loss) + len(by_importance[:MOST_AXES]),
         pictures=drawn,
-        captions={name: caption(name) for name in drawn},
+        captions={name: caption(name, result.compared_by) for name in drawn},
         colour=CHOSEN,
         ended=_ended(result),
     )
@@ -167,14 +170,19 @@ def summary_markdown(report: StudyReport, images: Mapping[str, str] | None = Non
 
 
 def _best_first(result: StudyResult) -> list[TrialOutcome]:
-    """Return all trials: the finished ones by loss, then the paused ones by loss, then those without a loss."""
+    """Return all trials: the finished ones by the metric, then the paused ones by loss, then those without a loss."""
     order = ("finished", "paused", "failed")
 
     def place(one: TrialOutcome) -> tuple[int, float, int]:
-        loss = float("inf") if one.validation_loss is None else one.validation_loss
-        return order.index(one.state), loss, one.number
+        loss = result.compared_by.loss_of(one) if one.state == "finished" else one.validation_loss
+        return order.index(one.state), float("inf") if loss is None else loss, one.number
 
     return sorted(result.trials, key=place)
+
+
+def _too_few(result: StudyResult) -> str:
+    counting = "trials with a loss" if result.compared_by.is_validation_loss else "finished trials"
+    return f"Importance needs {LEAST_TRIALS} {counting}."
 
 
 def _ended(result: StudyResult) -> str:
@@ -228,14 +236,25 @@ def study_pictures(
     return {name: encoded(draw, form, size) for name, (draw, size) in drawings.items()}
 
 
-def caption(name: str) -> str:
+def caption(name: str, metric: StudyMetric) -> str:
     """Return one sentence that explains how to read a picture."""
+    if metric.is_validation_loss:
+        each, lost, better = (
+            "lowest validation loss",
+            "Losses above the frame lie on its upper edge.",
+            "lower",
+        )
+    else:
+        each, lost = (
+            metric.in_words,
+            "Trials that are worse than the frame, or have no value, lie on its edge.",
+        )
+        better = "better"
     return {
-        "history": "Each trial with its lowest validation loss; the line is the best finished trial so far. "
-        "Losses above the frame lie on its upper edge.",
+        "history": f"Each trial with its {each}; the line is the best finished trial so far. {lost}",
         "curves": "Lowest validation loss so far, after each epoch. To the right of an end lie the epochs that the "
         "trial did not train.",
-        "parallel": "Each line is a trial: its values, and at the right its lowest validation loss. Darker is lower; "
+        "parallel": f"Each line is a trial: its values, and at the right its {each}. Darker is {better}; "
         "dashed: paused.",
     }[name]
 
@@ -256,17 +275,27 @@ def _span(losses: Sequence[float]) -> tuple[float, float]:
 
 def _losses(result: StudyResult) -> list[float]:
     """Return losses that can be compared: of finished trials or, if these are few, of all trials."""
-    every = [one for one in result.trials if one.validation_loss is not None]
-    shown = result.finished if len(result.finished) > 2 else every
-    return [one.validation_loss for one in shown if one.validation_loss is not None]
+    shown = result.finished if len(result.finished) > 2 else result.trials
+    return [loss for one in shown if (loss := result.compared_by.loss_of(one)) is not None]
 
 
-def _frame(axes: Axes, span: tuple[float, float]) -> float:
-    """Set the loss axis; return its upper end."""
+def _frame(axes: Axes, span: tuple[float, float], metric: StudyMetric) -> float:
+    """Set the axis of losses; return the end of the worst. If more is better, it is turned and shows the metric."""
     best, top = span
     axes.set_ylim(best - 0.06 * (top - best), top + 0.04 * (top - best))
-    axes.set_ylabel("validation loss")
+    axes.set_ylabel(_axis_name(metric))
+    if metric.sign < 0:
+        axes.invert_yaxis()
+        axes.yaxis.set_major_formatter(_turned)
     return top
+
+
+def _axis_name(metric: StudyMetric) -> str:
+    return "validation loss" if metric.is_validation_loss else label(metric.name)
+
+
+def _turned(loss: float, _: int | None) -> str:
+    return number(-loss)
 
 
 def _legend(axes: Axes) -> None:
@@ -282,13 +311,14 @@ def _legend(axes: Axes) -> None:
 
 
 def _history(axes: Axes, result: StudyResult) -> None:
-    top = _frame(axes, _span(_losses(result)))
+    loss_of = result.compared_by.loss_of
+    top = _frame(axes, _span(_losses(result)), result.compared_by)
     for state, (colour, marker) in _LOOKS.items():
-        at = [(one.number, _clipped(one.validation_loss, top)) for one in result.trials if one.state == state]
+        at = [(one.number, _clipped(loss_of(one), top)) for one in result.trials if one.state == state]
         if at:
             axes.scatter(*zip(*at, strict=True), color=colour, marker=marker, s=22, label=state, zorder=3)
     done = sorted(result.finished, key=lambda one: one.number)
-    best = list(accumulate((_clipped(one.validation_loss, top) for one in done), min))
+    best = list(accumulate((_clipped(loss_of(one), top) for one in done), min))
     last = max(one.number for one in result.trials)
     axes.step(
         [*(one.number for one in done), last + 0.5],
@@ -299,7 +329,7 @@ def _history(axes: Axes, result: StudyResult) -> None:
     )
     chosen = result.chosen
     axes.scatter(
-        [chosen.number], [_clipped(chosen.validation_loss, top)], color=CHOSEN, s=46, zorder=4, label="chosen"
+        [chosen.number], [_clipped(loss_of(chosen), top)], color=CHOSEN, s=46, zorder=4, label="chosen"
     )
     axes.set_title("History")
     axes.set_xlabel("trial")
@@ -309,7 +339,8 @@ def _history(axes: Axes, result: StudyResult) -> None:
 
 
 def _curves(axes: Axes, result: StudyResult) -> None:
-    top = _frame(axes, _span([loss for one in result.trials for _, loss in one.curve]))
+    # Always of validation losses: no other metric is measured after an epoch.
+    top = _frame(axes, _span([loss for one in result.trials for _, loss in one.curve]), BY_LOSS)
     chosen = result.chosen.number
     named: set[str] = set()
     for one in sorted(result.trials, key=lambda one: (one.number == chosen, one.state == "finished")):
@@ -349,14 +380,19 @@ class _Axis:
 def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: Mapping[str, float]) -> None:
     labels = brief(space.dimensions)
     names = sorted(space.dimensions, key=lambda name: -importance.get(name, 0.0))[:MOST_AXES]
-    best, top = _span(_losses(result))
+    metric, (best, top) = result.compared_by, _span(_losses(result))
+    worse = "≥" if metric.sign > 0 else "≤"
     loss = _Axis(
-        "validation loss",
-        lambda one: (_clipped(one.validation_loss, top) - best) / (top - best),
-        [(0.0, number(best)), (0.5, number((best + top) / 2)), (1.0, f"≥ {number(top)}")],
+        _axis_name(metric),
+        lambda one: (_clipped(metric.loss_of(one), top) - best) / (top - best),
+        [
+            (0.0, number(metric.sign * best)),
+            (0.5, number(metric.sign * (best + top) / 2)),
+            (1.0, f"{worse} {number(metric.sign * top)}"),
+        ],
     )
     every = [*(_axis_of(name, space.dimensions[name], labels[name]) for name in names), loss]
-    shown = [one for one in result.trials if one.validation_loss is not None]
+    shown = [one for one in result.trials if metric.loss_of(one) is not None]
     shades = matplotlib.colormaps["Greys_r"]
     for one in sorted(shown, key=lambda one: -loss.height(one)):
         is_chosen = one.number == result.chosen.number
@@ -391,7 +427,7 @@ def _parallel(axes: Axes, result: StudyResult, space: SpaceSection, importance: 
     axes.tick_params(axis="x", length=0)
     axes.set_xlim(-0.15, len(every) - 1 + 0.12 * len(every))
     axes.set_ylim(-0.18, 1.08)
-    axes.set_title("Values and loss")
+    axes.set_title("Values and loss" if metric.is_validation_loss else "Values and metric")
     _legend(axes)
 
 

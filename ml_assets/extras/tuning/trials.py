@@ -21,6 +21,7 @@ from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.live_report import Attempts, Reports, StudyPage, TrainingPage
 from ml_assets.model.steps.search_space import BudgetSection, Choice, in_words
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.study_metric import StudyMetric
 from ml_assets.model.steps.study_result import TrialOutcome, spent_on
 from ml_assets.model.steps.train import PartOfStudy, train_model
 from ml_assets.model.steps.values import TrainingSet
@@ -66,6 +67,7 @@ class Trials:
     digest: str
     """Digest of the study."""
     study: Study
+    metric: StudyMetric
     page: StudyPage
     parent: str
     """Id of the study's run in MLflow; empty if MLflow was away."""
@@ -78,6 +80,8 @@ class Trials:
     """Number → trial that this process trains now."""
     _reports: dict[int, Reports] = field(default_factory=dict[int, Reports])
     """Number → what the workers of a running trial reported to this process. Pods write no file that it sees."""
+    _measures: threading.Lock = field(default_factory=threading.Lock)
+    """Held while a trial is measured: torch's export is not for several threads at once."""
 
     def begin(self) -> Callable[[], TrialOutcome] | None:
         """Return the training of the next trial; None if the study is complete but for the running trials."""
@@ -95,7 +99,7 @@ class Trials:
         self.study.end(self.running.pop(outcome.number), outcome)
         del self._reports[outcome.number]
         self.study.note_alive(time.time())
-        self.page.info(_said(outcome))
+        self.page.info(_said(outcome, self.metric))
 
     def spent_says(self) -> str:
         """Return the spent budget in words, the model's of this month or the study's; empty if neither is spent."""
@@ -173,11 +177,21 @@ class Trials:
         if not math.isfinite(result.best_validation_loss):
             why = f"its validation loss was {result.best_validation_loss:g}"
             return TrialOutcome(**common, **cost, state="failed", why=why)
+        value = None
+        if not self.metric.is_validation_loss:
+            from ml_assets.extras.tuning.trial_metric import NotMeasured, trial_metric  # loads torch
+
+            try:
+                with self._measures:
+                    value = trial_metric(self.spec, self.platform, training_set, result, self.metric.name)
+            except NotMeasured as error:
+                return TrialOutcome(**common, **cost, state="failed", why=f"{error}")
         return TrialOutcome(
             **common,
             **cost,
             state="finished",
             validation_loss=result.best_validation_loss,
+            value=value,
             steps=result.steps,
             mlflow_run=trained.mlflow_run,
         )
@@ -232,9 +246,9 @@ def _begins(trial: BegunTrial) -> str:
     return in_words(trial.parameters)
 
 
-def _said(outcome: TrialOutcome) -> str:
+def _said(outcome: TrialOutcome, metric: StudyMetric) -> str:
     if outcome.state == "finished":
-        return f"trial {outcome.number}: validation loss {outcome.validation_loss:.6g}"
+        return f"trial {outcome.number}: {metric.in_words} {metric.value_of(outcome):.6g}"
     failed = "failed: " * (outcome.state == "failed")
     return f"trial {outcome.number}: {failed}{outcome.why}"
 

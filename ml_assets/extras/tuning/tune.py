@@ -28,6 +28,7 @@ from ml_assets.model.steps.live_report import StudyPage
 from ml_assets.model.steps.search_space import TuningSection, in_words
 from ml_assets.model.steps.snapshot import take_snapshot
 from ml_assets.model.steps.spec import PipelineSpec
+from ml_assets.model.steps.study_metric import StudyMetric, study_metric
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from ml_assets.model.steps.values import TrainingSet
 from ml_assets.model.steps.window import possible_partitions, require_nothing_rejected_since, validate_inputs
@@ -86,16 +87,17 @@ def run_study(
     """Run the trials that the study on the newest window lacks; store its result and its report.
 
     Trials train on the training rows of the snapshot and are compared by its validation rows; no trial reads the
-    holdout. A study that was stopped continues: same snapshot, space, sampler, declared values and code are the same
-    study. `comes_back` is for the launcher. Raises `InputsRefused` for a window that no training may read,
+    holdout. A study that was stopped continues: same snapshot, space, metric, sampler, declared values and code are the
+    same study. `comes_back` is for the launcher. Raises `InputsRefused` for a window that no training may read,
     `NothingToSearchOn`, `NoTrialFinished`, and the launcher's errors that are not of the trial's values.
     """
     partition, keys = _newest_window(spec, platform, tables)
     validated = validate_inputs(spec, platform, tables, partition, keys)
     frozen, _ = take_snapshot(spec, platform, partition, validated, run_id)
-    digest = study_digest(frozen, tuning)
+    metric = study_metric(tuning, spec.evaluation)
+    digest = study_digest(frozen, tuning, metric)
     name = f"{spec.name}-{digest[:12]}"
-    study = _open(spec, tuning, platform, frozen, name)
+    study = _open(spec, tuning, platform, frozen, name, metric)
     page.info(f"study {name} on {len(keys)} partitions up to {partition}: {study.most} trials at most")
     if study.differs:
         page.info(f"study {name}: {study.differs}")
@@ -118,6 +120,7 @@ def run_study(
             frozen=frozen,
             digest=digest,
             study=study,
+            metric=metric,
             page=led,
             parent=parent,
             run_id=run_id,
@@ -143,6 +146,9 @@ def run_study(
             differs=study.differs,
             prior=study.prior.result,
             inherited=tuple(study.inherited()),
+            metric=metric.name,
+            direction=metric.direction,
+            measured_by=metric.measured_by,
         )
         if result.stopped:
             page.info(
@@ -151,7 +157,10 @@ def run_study(
         if not result.finished:
             raise NoTrialFinished(_none_finished(result, tuning))
         best = result.chosen
-        tracked.log({"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0)
+        values = {} if best.value is None else {f"best_{metric.name}": best.value}
+        tracked.log(
+            {"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number} | values, 0
+        )
     report = StudyReport(
         result=result,
         space=tuning.space,
@@ -181,13 +190,18 @@ def _lineage(platform: Platform, result: StudyResult, parent: str, run_id: str) 
 
 
 def _open(
-    spec: PipelineSpec, tuning: TuningSection, platform: Platform, frozen: TrainingSet, name: str
+    spec: PipelineSpec,
+    tuning: TuningSection,
+    platform: Platform,
+    frozen: TrainingSet,
+    name: str,
+    metric: StudyMetric,
 ) -> Study:
     facts = StudyFacts(
         model=spec.name,
         partition=frozen.job.partition,
         snapshot=frozen.job.snapshot_digest,
-        decided_by=decided_by(frozen, tuning),
+        decided_by=decided_by(frozen, tuning, metric),
     )
     with platform.ledger.turn("studies"):  # processes that create the tables or the study together would fail
         storage = platform.studies
@@ -195,7 +209,7 @@ def _open(
     prior = Prior() if is_begun(storage, name) else prior_for(spec, tuning, platform, frozen.keys)
     with platform.ledger.turn("studies"):
         turn = partial(platform.ledger.turn, f"studies/{name}")
-        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior, turn)
+        return Study(storage, name, tuning, spec.seed, facts, spec.training.epochs, prior, turn, metric)
 
 
 def _none_finished(result: StudyResult, tuning: TuningSection) -> str:
@@ -241,7 +255,12 @@ def _newest_window(spec: PipelineSpec, platform: Platform, tables: DeclaredTable
 def _tracking_facts(
     spec: PipelineSpec, platform: Platform, frozen: TrainingSet, digest: str, tuning: TuningSection
 ) -> RunFacts:
-    params = {"sampler": tuning.sampler, "pruner": tuning.pruner, "trials": tuning.trials}
+    params = {
+        "metric": tuning.metric,
+        "sampler": tuning.sampler,
+        "pruner": tuning.pruner,
+        "trials": tuning.trials,
+    }
     params |= {f"space.{name}": one.model_dump_json() for name, one in tuning.space.dimensions.items()}
     return RunFacts(
         experiment=spec.name,
@@ -260,7 +279,7 @@ def _tracking_facts(
     )
 
 
-def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
+def study_digest(frozen: TrainingSet, tuning: TuningSection, metric: StudyMetric) -> str:
     """Return the SHA-256 of all that decides the trials of a study, except their number."""
     facts = {
         "job": frozen.job.fingerprint,
@@ -268,16 +287,20 @@ def study_digest(frozen: TrainingSet, tuning: TuningSection) -> str:
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
         "prior": None if tuning.prior is None else tuning.prior.model_dump(mode="json"),
+        # Without the default, so that studies of a release without other metrics continue.
+        **({} if metric.is_validation_loss else {"metric": dataclasses.asdict(metric)}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
 
-def decided_by(frozen: TrainingSet, tuning: TuningSection) -> dict[str, str]:
+def decided_by(frozen: TrainingSet, tuning: TuningSection, metric: StudyMetric) -> dict[str, str]:
     """Return the parts of `study_digest` for people: name → value."""
     job = dataclasses.asdict(frozen.job) | {"settings": frozen.job.settings.identity}
     parts = {"hyperparameters": "model.hyperparameters.", "settings": "training.", "packages": "package "}
     return {
         **{f"space {name}": _as_written(one) for name, one in tuning.space.dimensions.items()},
+        "metric": metric.name,
+        **({"metric measured by": metric.measured_by} if metric.measured_by else {}),
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
         "prior": "none" if tuning.prior is None else _as_written(tuning.prior),

@@ -490,10 +490,11 @@ class EvaluationSpec(Section):
         return find_metric(gate.metric, (*self.measured, *SERVING_METRICS), self.objective)
 
     @property
+    def of_rows(self) -> tuple[MetricFacts, ...]:
+        """Metrics that labels and predictions of any rows decide: those of the objective, then the own ones."""
+        return (*metrics_of(self.objective), *(one.facts for one in self.metrics))
+
+    @property
     def measured(self) -> tuple[MetricFacts, ...]:
-        """All metrics, in the order of a report: those of the objective, then the own ones, then those of bias."""
-        return (
-            *metrics_of(self.objective),
-            *(one.facts for one in self.metrics),
-            *(metric for one in self.bias for metric in one.facts),
-        )
+        """All metrics, in the order of a report: those of rows, then those of bias."""
+        return (*self.of_rows, *(metric for one in self.bias for metric in one.facts))

@@ -58,13 +58,13 @@ def bundle_of(
     job: TrainingJob,
     snapshot: Snapshot,
     result: TrainingResult,
-    holdout: SplitScan,
+    rows: SplitScan,
     made_by: str,
     seen: Days,
     store: BundleStore,
     foreign: ForeignModel | None = None,
 ) -> Bundle:
-    """Build the bundle of a finished training in `store`, with golden rows from the holdout.
+    """Build the bundle of a finished training in `store`, with golden rows from `rows`.
 
     `made_by` are the code versions behind the rows, `seen` the days behind the weights. `foreign` is the model of a job
     that names one.
@@ -79,7 +79,7 @@ def bundle_of(
         else MatrixGraph(checked_graph_of(spec, foreign)),
         fitted=fitted,
         objective=facts_of(spec.evaluation.objective).trained_as,
-        rows=few_raw(spec, holdout, GOLDEN_ROWS),
+        rows=few_raw(spec, rows, GOLDEN_ROWS),
         lineage=_lineage(spec, job, snapshot, result, made_by, seen, foreign),
         metrics={} if foreign is not None else {"best_validation_loss": result.best_validation_loss},
         decode=decode,
@@ -88,12 +88,12 @@ def bundle_of(
     return build_bundle(contents, store)
 
 
-def few_raw(spec: PipelineSpec, holdout: SplitScan, most: int) -> pl.DataFrame:
+def few_raw(spec: PipelineSpec, rows: SplitScan, most: int) -> pl.DataFrame:
     """Return at most `most` evenly spread raw rows with the columns that the model reads; `GOLDEN_BLOBS` with blobs."""
     features, decode = spec.features, decoder_of(spec.features)
     most = most if decode is None else GOLDEN_BLOBS
-    few = holdout.take(few_places(holdout.height, most), [*features.numeric, *features.categorical])
-    return few if decode is None else few_with_blobs(few, holdout.table, decode.column, most)
+    few = rows.take(few_places(rows.height, most), [*features.numeric, *features.categorical])
+    return few if decode is None else few_with_blobs(few, rows.table, decode.column, most)
 
 
 def versions_behind(reader: TableReader, table: str, keys: Sequence[str]) -> str:

@@ -388,8 +388,13 @@ class PriorSection(Section):
     study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
 
 
+VALIDATION_LOSS = "validation_loss"
+"""Metric by which a training chooses its best step, and by which the trials of a study are compared unless the section
+names another one."""
+
+
 class TuningSection(Section):
-    """Study of a model: trainings with different values, of which the one with the lowest validation loss is chosen."""
+    """Study of a model: trainings with different values, of which the best one is chosen."""
 
     space: SpaceSection
     """Parameters to vary, and their values."""
@@ -400,6 +405,10 @@ class TuningSection(Section):
     """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
     the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
     `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
+    metric: str = VALIDATION_LOSS
+    """Metric of the validation rows by which trials are compared: a metric of the objective, or a function of
+    `evaluation.metrics`, each with its own direction. Not given: the lowest validation loss. The pruner always compares
+    validation losses."""
     trials: int = Field(ge=1, le=MOST_TRIALS)
     """Largest number of trials, each a training."""
     parallel_trials: int = Field(default=1, ge=1, le=100)

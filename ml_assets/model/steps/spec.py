@@ -30,6 +30,7 @@ from ml_assets.foundation.sections import (
     refuse_at,
     refuse_unknown_keys,
 )
+from ml_assets.model.evaluation.metrics.metrics import SERVING_NAMES
 from ml_assets.model.evaluation.report_document import CardSection
 from ml_assets.model.evaluation.spec import EvaluationSpec, Gate
 from ml_assets.model.release.rules import OF_REQUESTS, ReleaseSection, Rules, WatchedMetric
@@ -40,7 +41,13 @@ from ml_assets.model.steps.declared_functions import (
     own_metric_faults,
     wrong_arguments,
 )
-from ml_assets.model.steps.search_space import SEARCHED_SETTINGS, Choice, TuningSection, probes
+from ml_assets.model.steps.search_space import (
+    SEARCHED_SETTINGS,
+    VALIDATION_LOSS,
+    Choice,
+    TuningSection,
+    probes,
+)
 from resources.job.training_settings import OF_SCRIPTS, AverageSettings, Parallel, TrainingSettings
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.words import did_you_mean
@@ -403,11 +410,26 @@ class PipelineSpec(Section):
                     "set pruner: none"
                 )
                 refuse_at(type(self).__name__, {("tuning", "pruner"): said})
+            if said := self._why_no_study_metric(self.tuning.metric):
+                refuse_at(type(self).__name__, {("tuning", "metric"): said})
             begin = ("tuning", "space")
             refuse_at(
                 type(self).__name__, {(*begin, *path): said for path, said in self._untrainable(self.tuning)}
             )
         return self
+
+    def _why_no_study_metric(self, name: str) -> str:
+        """Return the reason for which trials cannot be compared by a metric; empty if they can be."""
+        measured = self.evaluation
+        legal = (VALIDATION_LOSS, *(one.name for one in measured.of_rows))
+        if name in legal:
+            return ""
+        listed = f"use one of {', '.join(legal)}"
+        if name in (*(one.name for one in measured.measured), *SERVING_NAMES):
+            return (
+                f"{name} is for gates on a holdout, and a trial is measured on its validation rows: {listed}"
+            )
+        return f"no metric {name!r} for objective {measured.objective!r}: {listed}"
 
     def _untrainable(self, tuning: TuningSection) -> Iterator[tuple[tuple[str, ...], str]]:
         """Yield the parameters of the space, and their values, with which no training could start."""

@@ -11,12 +11,10 @@ from dataclasses import asdict, dataclass, field
 from typing import Any, Literal, Self
 
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import Choice, Scalar, Spent, in_words
+from ml_assets.model.steps.search_space import VALIDATION_LOSS, Choice, Scalar, Spent, in_words
+from ml_assets.model.steps.study_metric import StudyMetric
 from resources.ledger import TrainedOn
 from resources.words import counted
-
-METRIC = "validation_loss"
-"""Metric of every study: the loss by which a training chooses its best step. Less is better."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +31,9 @@ class TrialOutcome:
     """Fingerprint of the trial's training."""
     validation_loss: float | None = None
     """Lowest validation loss, of a paused trial so far; None if the trial failed."""
+    value: float | None = None
+    """Metric of the study for the weights of the best epoch; None if that is the validation loss, or the trial did not
+    finish."""
     epochs: int = 0
     """Epochs trained."""
     epochs_before: int = 0
@@ -80,6 +81,8 @@ class KnownPoint:
     """Lowest validation loss. Of another study's rows, moved by the difference that repeated trials showed."""
     window: TrainedOn
     """Window of that study."""
+    value: float | None = None
+    """Metric of that study, moved likewise in place of the loss; None if it is the validation loss."""
 
     @classmethod
     def of(cls, facts: Mapping[str, Any]) -> Self:
@@ -120,18 +123,25 @@ class StudyResult:
     """Digest of the result that it began from; empty if it searched from nothing."""
     inherited: Sequence[KnownPoint] = field(default=(), hash=False)
     """Points of earlier studies that the sampler sees."""
-    metric: str = METRIC
-    direction: str = "minimize"
+    metric: str = VALIDATION_LOSS
+    direction: Literal["minimize", "maximize"] = "minimize"
+    measured_by: str = ""
+    """See `StudyMetric`."""
+
+    @property
+    def compared_by(self) -> StudyMetric:
+        """Metric by which trials were compared."""
+        return StudyMetric(name=self.metric, direction=self.direction, measured_by=self.measured_by)
 
     @property
     def finished(self) -> list[TrialOutcome]:
         """Trials that finished, best first; of equal ones the earlier first."""
-        done = [one for one in self.trials if one.state == "finished"]
-        return sorted(done, key=lambda one: (_loss(one), one.number))
+        done, metric = [one for one in self.trials if one.state == "finished"], self.compared_by
+        return sorted(done, key=lambda one: (metric.require_loss_of(one), one.number))
 
     @property
     def chosen(self) -> TrialOutcome:
-        """Trial with the lowest validation loss. Raises `IndexError` if no trial finished."""
+        """Best trial by the metric. Raises `IndexError` if no trial finished."""
         return self.finished[0]
 
     @property
@@ -148,16 +158,18 @@ class StudyResult:
     def reason(self) -> str:
         """Return the reason of the choice without the chosen values."""
         best, *others = self.finished
+        metric = self.compared_by
         among = f"of {counted(len(others) + 1, 'finished trial')}"
-        next_best = f"; next is trial {others[0].number} with {_loss(others[0]):.6g}" if others else ""
+        next_best = (
+            f"; next is trial {others[0].number} with {metric.value_of(others[0]):.6g}" if others else ""
+        )
         ends = Counter(one.state for one in self.trials)
         lost = "".join(
             f"; {counted(ends[state], 'trial')} {state}" for state in ("paused", "failed") if ends[state]
         )
         lost += f"; {self.stopped}" if self.stopped else ""
-        return (
-            f"trial {best.number} has the lowest validation loss, {_loss(best):.6g}, {among}{next_best}{lost}"
-        )
+        value = f"{metric.value_of(best):.6g}"
+        return f"trial {best.number} has the {metric.best_in_words}, {value}, {among}{next_best}{lost}"
 
     @property
     def spent(self) -> Spent:
@@ -180,7 +192,13 @@ class StudyResult:
 
     def to_json(self) -> str:
         """Return the document. `chosen` and `because` in it are for people: they follow from the trials."""
-        facts = asdict(self) | {"chosen": self.chosen.number, "because": self.because}
+        facts: dict[str, Any] = asdict(self) | {"chosen": self.chosen.number, "because": self.because}
+        if (
+            self.compared_by.is_validation_loss
+        ):  # so a result of a release without other metrics keeps its digest
+            del facts["measured_by"]
+            for one in (*facts["trials"], *facts["inherited"]):
+                del one["value"]
         return json.dumps(facts, sort_keys=True, indent=1)
 
     @classmethod
@@ -210,8 +228,3 @@ def each_training(trials: Iterable[TrialOutcome]) -> list[TrialOutcome]:
     for one in trials:
         first.setdefault(one.fingerprint or f"trial {one.number}", one)
     return list(first.values())
-
-
-def _loss(trial: TrialOutcome) -> float:
-    assert trial.validation_loss is not None  # of a finished trial
-    return trial.validation_loss

@@ -20,7 +20,7 @@ class StudyDocument:
     Attributes:
         because (str): Reason of the choice.
         chosen (int | None): Number of the chosen trial; null before there is a result.
-        direction (str): `minimize`: less is better.
+        direction (str): `minimize`: less is better; `maximize`: more is better.
         metric (str): Metric by which trials are compared.
         model (str):
         run (RunDocument): Run.

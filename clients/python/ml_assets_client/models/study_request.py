@@ -18,7 +18,7 @@ T = TypeVar("T", bound="StudyRequest")
 class StudyRequest:
     """Study of a model: the search that its section `tuning` declares, on the newest window.
 
-    Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the validation loss.
+    Space, metric, sampler, pruner, budget and the seed of a study are declared.
 
         Attributes:
             model (str):

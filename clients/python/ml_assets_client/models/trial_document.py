@@ -19,11 +19,13 @@ class TrialDocument:
     """Trial of a study.
 
     Attributes:
-        loss (float | None): Value of the study's metric, the best so far.
+        loss (float | None): Lowest validation loss so far.
         number (int):
         parameters (TrialDocumentParameters): Values that it tries; empty while its study runs.
         state (TrialDocumentState):
         step (int): Newest step.
+        value (float | None): Value of the study's metric for the best epoch: the loss, or null until the study has a
+            result.
         why (str): Reason of a failure or of a pause.
     """
 
@@ -32,6 +34,7 @@ class TrialDocument:
     parameters: TrialDocumentParameters
     state: TrialDocumentState
     step: int
+    value: float | None
     why: str
 
     def to_dict(self) -> dict[str, Any]:
@@ -46,6 +49,9 @@ class TrialDocument:
 
         step = self.step
 
+        value: float | None
+        value = self.value
+
         why = self.why
 
         field_dict: dict[str, Any] = {}
@@ -57,6 +63,7 @@ class TrialDocument:
                 "parameters": parameters,
                 "state": state,
                 "step": step,
+                "value": value,
                 "why": why,
             }
         )
@@ -84,6 +91,13 @@ class TrialDocument:
 
         step = d.pop("step")
 
+        def _parse_value(data: object) -> float | None:
+            if data is None:
+                return data
+            return cast(float | None, data)
+
+        value = _parse_value(d.pop("value"))
+
         why = d.pop("why")
 
         trial_document = cls(
@@ -92,6 +106,7 @@ class TrialDocument:
             parameters=parameters,
             state=state,
             step=step,
+            value=value,
             why=why,
         )
 

@@ -133,8 +133,7 @@ def sync_detailed(
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
-            Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the
-            validation loss.
+            Space, metric, sampler, pruner, budget and the seed of a study are declared.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -174,8 +173,7 @@ def sync(
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
-            Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the
-            validation loss.
+            Space, metric, sampler, pruner, budget and the seed of a study are declared.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -210,8 +208,7 @@ async def asyncio_detailed(
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
-            Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the
-            validation loss.
+            Space, metric, sampler, pruner, budget and the seed of a study are declared.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.
@@ -249,8 +246,7 @@ async def asyncio(
         body (StudyRequest): Study of a model: the search that its section `tuning` declares, on
             the newest window.
 
-            Space, sampler, pruner, budget and the seed of a study are declared, and its metric is the
-            validation loss.
+            Space, metric, sampler, pruner, budget and the seed of a study are declared.
 
     Raises:
         errors.UnexpectedStatus: If the server returns an undocumented status code and Client.raise_on_unexpected_status is True.

@@ -1,0 +1,188 @@
+"""A study by a metric of the evaluation: other values than by the loss, in both directions, and none of it read twice.
+
+All trials start at another level and hardly learn, so the level decides loss and metrics.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import dagster as dg
+import numpy as np
+import pytest
+
+from ml_assets.extras.tuning.chosen import chosen_for
+from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.installation import (
+    Installation,
+    failure_of,
+    materialized,
+    readings_components,
+)
+from ml_assets_tests.components.model_run import mlflow_run
+from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
+from resources.job.events import RESULT
+from resources.job.job import TrainingJob, TrainingResult
+
+STUDY = f"{MODEL}/hyperparameters"
+LOW, NEAR, HIGH = 1.0, 22.0, 44.0
+"""Levels at which trials start. Labels lie around 23."""
+KILL = "STUDY_METRIC_KILL"
+"""Variable with the path of a file: while it exists, a process that measures a trial of `HIGH` ends itself."""
+
+
+def level(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Return the mean prediction."""
+    found = float(np.average(prediction, weights=weight))
+    if found > (NEAR + HIGH) / 2 and Path(os.environ.get(KILL, "/nowhere")).exists():
+        os.kill(os.getpid(), signal.SIGKILL)
+    return found
+
+
+def depth(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Return the mean prediction, for a study that looks for the lowest; not defined for the lowest trial."""
+    found = float(np.average(prediction, weights=weight))
+    return found if found > (LOW + NEAR) / 2 else float("nan")
+
+
+EVALUATION = readings_pipeline.PIPELINE["evaluation"] | {
+    "metrics": [
+        {"function": f"{__name__}.level", "better": "higher", "group": "machine"},
+        {"function": f"{__name__}.depth", "better": "lower"},
+    ]
+}
+TUNING: dict[str, Any] = {
+    "space": {"hyperparameters": {"start": {"kind": "categorical", "choices": [LOW, NEAR, HIGH]}}},
+    "sampler": "grid",
+    "trials": 3,
+}
+
+
+def _components(**tuning: Any) -> Any:
+    changes = {
+        "evaluation": EVALUATION,
+        "training": readings_pipeline.PIPELINE["training"]
+        | {"workers": 1, "epochs": 1, "learning_rate": 1e-6},
+        "tuning": TUNING | tuning,
+    }
+    return readings_components(pipeline=changes)
+
+
+def search(home: str) -> None:
+    """Run the study by `level` in a process of its own, which ends itself while it measures."""
+    Installation(Path(home), _components(metric="level", parallel_trials=2)).run(STUDY)
+
+
+def _facts(installation: Installation) -> dict[str, Any]:
+    result = installation.run(STUDY)
+    assert result.success, failure_of(result)
+    return {name: value.value for name, value in materialized(result, STUDY)[None].metadata.items()} | {
+        "rows": [record.data for record in _table(materialized(result, STUDY)[None]).records]
+    }
+
+
+def _table(found: dg.AssetMaterialization) -> dg.TableMetadataValue:
+    trials = found.metadata["trials"]
+    assert isinstance(trials, dg.TableMetadataValue)
+    return trials
+
+
+class _WithoutHoldout:
+    """The real launcher, after the shards and the index of the holdout were deleted."""
+
+    def __init__(self, launcher: Any) -> None:
+        self._launcher = launcher
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._launcher, name)
+
+    def run(self, job: TrainingJob, *arguments: Any, **named: Any) -> TrainingResult:
+        for file in Path(job.snapshot).glob("holdout*"):
+            file.unlink(missing_ok=True)  # two trials run at once
+        return self._launcher.run(job, *arguments, **named)
+
+
+def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(tmp_path: Path) -> None:
+    """Both train the same two trials, once, and neither reads a row of the holdout."""
+    two = {"space": {"hyperparameters": {"start": {"kind": "categorical", "choices": [NEAR, HIGH]}}}}
+    ready = Installation(tmp_path / "home", _components(**two)).with_tables(1)
+    ready.platform.__dict__["launcher"] = _WithoutHoldout(ready.platform.launcher)
+    assert _facts(ready)["chosen"] == {"hyperparameters.start": NEAR}
+    trainings = ready.settings.artifacts_folder / "training" / MODEL
+    before = {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")}
+    found = _facts(ready.declared_as(_components(metric="level", **two)))
+    assert found["chosen"] == {"hyperparameters.start": HIGH}
+    assert found["chosen because"].startswith("trial 1 has the highest level of the validation rows, 43.")
+    assert {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")} == before
+    assert len(before) == 2
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(1800)
+def test_a_study_by_a_metric_chooses_by_it_and_continues_after_a_kill(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home, kill = tmp_path / "home", tmp_path / "kill"
+    kill.touch()
+    ready = Installation(home, _components()).with_tables(1)
+    # A process dies while it measures a finished trial.
+    paths = os.pathsep.join(path for path in sys.path if path)
+    dead = subprocess.run(
+        [sys.executable, "-c", f"from {__name__} import search; search({str(home)!r})"],
+        env=os.environ | {"PYTHONPATH": paths, KILL: str(kill)},
+        capture_output=True,
+        check=False,
+        timeout=600,
+    )
+    assert dead.returncode == -signal.SIGKILL, dead.stderr.decode()
+    trainings = ready.settings.artifacts_folder / "training" / MODEL
+    before = {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")}
+    assert before
+
+    by_level = ready.declared_as(_components(metric="level", parallel_trials=2))
+    launcher = ready.platform.launcher
+    ready.platform.__dict__["launcher"] = _WithoutHoldout(launcher)
+    found = _facts(by_level)
+    ready.platform.__dict__["launcher"] = launcher
+    assert {file: file.stat().st_mtime_ns for file in before} == before
+    assert found["chosen"] == {"hyperparameters.start": HIGH}
+    assert found["chosen because"].startswith("trial 2 has the highest level of the validation rows, 43.")
+    assert [row["result"] for row in found["rows"]] == ["finished", "finished", "chosen"]
+    assert found["best level of the validation rows"] == found["rows"][2]["level"]
+    document = json.loads(Path(found["document"].removeprefix("file://")).read_text())
+    assert (document["metric"], document["direction"]) == ("level", "maximize")
+    assert document["measured_by"].startswith(f"{__name__}.level by machine, code ")
+    page = Path(found["report_file"].removeprefix("file://")).read_text()
+    assert "Trial 2 is chosen: level of the validation rows 43." in page
+    parent = mlflow_run(ready, document["trials"][2]["mlflow_run"]).data.tags["mlflow.parentRunId"]
+    assert mlflow_run(ready, parent).data.metrics["best_level"] == document["trials"][2]["value"]
+
+    # The other direction, of a metric that is not defined for a trial: that trial failed.
+    lowest = _facts(ready.declared_as(_components(metric="depth")))
+    assert lowest["chosen"] == {"hyperparameters.start": NEAR}
+    assert "metric changed from level to depth" in lowest["new study"]
+    assert lowest["rows"][0]["result"].startswith("its depth of 96 validation rows was nan")
+
+    # A metric of the objective is that of the evaluation: the loss of a regression is the square of its RMSE.
+    by_rmse = _facts(ready.declared_as(_components(metric="rmse")))
+    assert by_rmse["chosen"] == {"hyperparameters.start": NEAR}
+    for row in by_rmse["rows"]:
+        assert row["rmse"] ** 2 == pytest.approx(row["validation loss"], rel=1e-4)
+
+    # Without a metric the loss decides. No study trained any values again.
+    by_loss = _facts(ready)
+    assert by_loss["chosen"] == {"hyperparameters.start": NEAR}
+    assert by_loss["chosen because"].startswith("trial 1 has the lowest validation loss, ")
+    assert len(list(trainings.glob(f"*/{RESULT}"))) == 3
+
+    # A study by another metric learns nothing from this one, and says so.
+    began = ready.declared_as(_components(metric="level", prior={"best": 1}, sampler="random", trials=1))
+    assert "began from" not in _facts(began)
+    *_, pipeline = _components()
+    chosen = chosen_for(pipeline.spec, ready.platform, days(WINDOW + 1)[1:])
+    assert chosen is not None
+    assert "has the highest level of the validation rows" in chosen.says
