@@ -2,7 +2,7 @@
 
 The cluster is that of `CLUSTER_STATE`, or of `make cluster-up`. The trainings have one pod each on simulated nodes
 (KWOK); 20 of them with --quick. All launchers are threads of this process, with the rights of the chart's account
-`run`, whose requests the API server counts apart; the store of artifacts is in memory. For two minutes they only watch.
+`run`, whose requests the API server counts apart. Their artifacts are a folder. For two minutes they only watch.
 Then a quarter of the pods each succeeds, fails, is evicted, or loses its Job. The yardstick is a poll of Job and pods
 twice a second for each training, as launchers did before 2026-11-30.
 """
@@ -13,7 +13,6 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,10 +20,8 @@ from benchmarks._report import Result, emit, parse_args
 from deployment.testbed.cluster import command as cluster_command
 from deployment.testbed.cluster.local_cluster import LocalCluster
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
-from ml_assets_tests.cluster.launched_job import job_of, rightful_kubeconfig, settings_of
+from ml_assets_tests.cluster.launched_job import rightful_kubeconfig
 from ml_assets_tests.cluster.queues.many_trainings import ManyTrainings, count_apart
-from ml_assets_tests.resources.launcher.object_store import BUCKET, storing
-from resources.platform import Platform
 
 MOST_REQUESTS = 6.0
 """Requests of a training in the minute, so 20 of 200 trainings in a second."""
@@ -44,34 +41,14 @@ def main() -> int:
     running = LocalCluster(Path(os.environ.get("CLUSTER_STATE") or cluster_command.DEFAULT))
     with (
         tempfile.TemporaryDirectory(prefix="trainings") as place,
-        storing() as store,
         _namespace(running) as cluster,
-        ThreadPoolExecutor(count) as pool,
     ):
         folder = Path(place)
-        os.environ |= {
-            "AWS_ACCESS_KEY_ID": "key",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "KUBECONFIG": str(rightful_kubeconfig(cluster, "run", folder)),
-        }
-        variables = cluster.settings() | {
-            "ML_ASSETS_HOME": str(folder / "home"),
-            "ML_ASSETS_ARTIFACTS_URL": f"s3://{BUCKET}/p",
-            "ML_ASSETS_S3_ENDPOINT_URL": store.url,
-            "ML_ASSETS_KUBERNETES_CONTEXT": "run",
-            "KUBECONFIG": os.environ["KUBECONFIG"],
-        }
-        (folder / "snapshot").mkdir()
-        (folder / "snapshot" / "snapshot.json").write_text("{}")
-        jobs = [
-            job_of(f"training {number}", workers=1, max_attempts=1, snapshot=folder / "snapshot")
-            for number in range(count)
-        ]
+        account = rightful_kubeconfig(cluster, "run", folder)
         requests = count_apart(cluster, "run")
         running.add_simulated_nodes(NODES)
         try:
-            trainings = ManyTrainings(cluster, Platform(settings_of(variables)), jobs, pool)
+            trainings = ManyTrainings(cluster, account, folder, count)
             results = _measured(trainings, requests, settle, watch)
         finally:
             running.remove_simulated_nodes()

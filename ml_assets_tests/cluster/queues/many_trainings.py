@@ -4,12 +4,15 @@ Their pods have no process: this module plays how they end. The launchers, their
 The launchers have the rights of the chart's account `run`, so that the API server counts their requests apart.
 """
 
+import os
 import re
+import threading
 import time
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from kubernetes import client, config
@@ -17,14 +20,15 @@ from kubernetes import client, config
 from deployment.testbed.cluster import api_server
 from deployment.testbed.cluster.simulation import LABEL, TAINT
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment, waited_for
-from ml_assets_tests.cluster.launched_job import SMALL
+from ml_assets_tests.cluster.launched_job import SMALL, job_of, settings_of
 from ml_assets_tests.resources.launcher.scripted_jobs import CONTENT, untrained_result
+from resources.artifacts import FolderArtifacts
 from resources.job.errors import AttemptsExhausted
 from resources.job.events import RESULT, WEIGHTS, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, MANAGED, TRAINING
+from resources.launcher.kubernetes.launcher import KubernetesLauncher
 from resources.launcher.resource_profile import ResourceProfile
-from resources.platform import Platform
 
 ENDS = ("succeeded", "failed", "evicted", "removed")
 """Ends of a training's first pod. After an eviction or the removal of its Job, a second attempt succeeds."""
@@ -39,7 +43,7 @@ class FollowedTraining:
 
     job: TrainingJob
     end: str
-    result: "Future[TrainingResult]"
+    result: "Future[TrainingResult]" = field(default_factory=Future)
     said: list[tuple[float, str]] = field(default_factory=list[tuple[float, str]])
     """Lines of its log, with their time."""
     played_at: float = 0.0
@@ -65,56 +69,65 @@ class FollowedTraining:
         return isinstance(error, AttemptsExhausted) if self.end == "failed" else error is None
 
 
+class _SimulatedStore(FolderArtifacts):
+    """Folder of this machine with addresses of S3, which no simulated pod opens."""
+
+    def address(self, name: str) -> str:
+        return f"s3://nowhere/{name}"
+
+
 class ManyTrainings:
     """Launches trainings, plays their ends, counts the requests."""
 
-    def __init__(
-        self,
-        cluster: ClusterEnvironment,
-        platform: Platform,
-        jobs: Sequence[TrainingJob],
-        pool: ThreadPoolExecutor,
-    ) -> None:
-        """Launch `jobs` by `platform`, whose account is `run`. `pool` has a thread for each."""
+    def __init__(self, cluster: ClusterEnvironment, account: Path, folder: Path, count: int) -> None:
+        """Launch `count` trainings with the kubeconfig `account`; their files go to `folder`."""
+        os.environ["KUBECONFIG"] = str(account)
         self._cluster = cluster
-        self._platform = platform
+        self._artifacts = _SimulatedStore(folder / "artifacts")
+        settings = settings_of(cluster.settings() | {"ML_ASSETS_KUBERNETES_CONTEXT": account.name}).kubernetes
+        launcher = KubernetesLauncher(settings=settings, artifacts=self._artifacts)
         api = config.new_client_from_config(str(cluster.kubeconfig), cluster.context)
         self._core, self._batch = client.CoreV1Api(api), client.BatchV1Api(api)
         tolerations = [{"key": TAINT, "operator": "Exists"}]
         self._profile = ResourceProfile.model_validate(
             {**SMALL, "tolerations": tolerations, "node_selector": LABEL}
         )
-        self.all = [self._launched(job, ENDS[number % len(ENDS)], pool) for number, job in enumerate(jobs)]
+        snapshot = folder / "snapshot"
+        snapshot.mkdir()
+        (snapshot / "snapshot.json").write_text("{}")
+        self.all = [
+            FollowedTraining(
+                job_of(f"training {number}", workers=1, max_attempts=1, snapshot=snapshot),
+                ENDS[number % len(ENDS)],
+            )
+            for number in range(count)
+        ]
+        for one in self.all:
+            # A daemon: a test that fails does not wait for trainings that never end.
+            threading.Thread(target=self._follow, args=[one, launcher], daemon=True).start()
 
-    def _launched(self, job: TrainingJob, end: str, pool: ThreadPoolExecutor) -> FollowedTraining:
-        folder = self._platform.artifacts.folder(training_folder_name(job))
-        said: list[tuple[float, str]] = []
-        launcher, profile = self._platform.launcher, self._profile
-
+    def _follow(self, training: FollowedTraining, launcher: KubernetesLauncher) -> None:
         def tell(line: str) -> None:
-            said.append((time.monotonic(), line))
+            training.said.append((time.monotonic(), line))
 
-        result = pool.submit(launcher.run, job, folder, lambda _: None, tell, profile)
-        training = FollowedTraining(job, end, result, said)
-
-        def note(_: object) -> None:
+        folder = self._artifacts.folder(training_folder_name(training.job))
+        try:
+            result = launcher.run(training.job, folder, lambda _: None, tell, self._profile)
+            training.result.set_result(result)
+        except BaseException as error:
+            training.result.set_exception(error)
+        finally:
             training.ended_at = time.monotonic()
-
-        result.add_done_callback(note)
-        return training
 
     def wait_until_all_run(self) -> float:
         """Wait until each launcher has seen its pod run; return the seconds."""
 
-        def running() -> int:
-            return sum(any("pods run on" in line for _, line in one.said) for one in self.all)
+        def all_run() -> bool:
+            early = [one for one in self.all if one.result.done()]
+            assert not early, [(one.result.exception(), one.said) for one in early]
+            return all(any("pods run on" in line for _, line in one.said) for one in self.all)
 
-        return waited_for(
-            lambda: running() == len(self.all),
-            "all to run",
-            SECONDS,
-            lambda: f"{running()} run {self.errors()}",
-        )
+        return waited_for(all_run, "all to run", SECONDS)
 
     def play_ends(self) -> None:
         """End the first pod of each training, or remove its Job."""
@@ -153,10 +166,6 @@ class ManyTrainings:
 
         waited_for(all_ended, "each training to end", SECONDS, waiting)
 
-    def errors(self) -> list[BaseException | None]:
-        """Return the errors of the launchers that ended."""
-        return [one.result.exception() for one in self.all if one.result.done()][:3]
-
     def _pods(self, attempt: int) -> dict[str, dict[str, Any]]:
         """Return training's key → its pod of this attempt."""
         found = self._cluster.objects("pods", f"--selector={MANAGED},{ATTEMPT}={attempt}")
@@ -164,13 +173,11 @@ class ManyTrainings:
 
     def _finish(self, training: FollowedTraining, pod: dict[str, Any]) -> None:
         """Leave a result, as rank 0 does, and end the pod."""
-        artifacts, name = self._platform.artifacts, training_folder_name(training.job)
-        folder = artifacts.folder(name)
+        folder = self._artifacts.folder(training_folder_name(training.job))
         weights = folder / WEIGHTS
         weights.write_bytes(CONTENT)
         result = untrained_result(training.job.fingerprint, str(weights))
         (folder / RESULT).write_text(result.to_json())
-        artifacts.push(name, [WEIGHTS, RESULT], last=RESULT)
         self._end_pod(pod, 0)
 
     def _end_pod(self, pod: dict[str, Any], code: int) -> None:

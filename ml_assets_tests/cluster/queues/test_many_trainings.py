@@ -1,17 +1,15 @@
 """Trainings followed at the same time: no end is missed, and their launchers leave the API server alone meanwhile."""
 
 import time
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import ClusterEnvironment
-from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig
+from ml_assets_tests.cluster.launched_job import rightful_kubeconfig
 from ml_assets_tests.cluster.queues.many_trainings import ENDS, ManyTrainings, count_apart
-from resources.platform import Platform
-from resources.settings import KubernetesSettings
+from resources.launcher.kubernetes.attempt_objects import MANAGED
 
 pytestmark = pytest.mark.timeout(900)
 TRAININGS = 3 * len(ENDS)
@@ -30,31 +28,27 @@ def simulated_nodes(cluster: ClusterEnvironment) -> Iterator[None]:
 
 @pytest.mark.usefixtures("simulated_nodes")
 def test_each_end_of_many_trainings_is_noticed_with_few_requests(
-    launching: Callable[..., LaunchedJob],
     tidy: ClusterEnvironment,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    launches = [
-        launching(KubernetesSettings().lease_seconds, workers=1, max_attempts=1) for _ in range(TRAININGS)
-    ]
-    monkeypatch.setenv("KUBECONFIG", str(rightful_kubeconfig(tidy, "run", tmp_path)))
-    platform = Platform(launches[0].with_kubernetes(context="run").settings)
+    account = rightful_kubeconfig(tidy, "run", tmp_path)
+    monkeypatch.setenv("KUBECONFIG", str(account))
     count = count_apart(tidy, "run")
-    with ThreadPoolExecutor(TRAININGS) as pool:
-        trainings = ManyTrainings(tidy, platform, [one.job for one in launches], pool)
-        trainings.wait_until_all_run()
-        time.sleep(SETTLE_SECONDS)  # logs of simulated pods cannot be read: the launchers try ever less often
-        before = count()
-        time.sleep(WINDOW_SECONDS)
-        requests = (count() - before) / WINDOW_SECONDS / TRAININGS
-        trainings.play_ends()
-        trainings.finish_second_attempts()
+    trainings = ManyTrainings(tidy, account, tmp_path, TRAININGS)
+    trainings.wait_until_all_run()
+    time.sleep(SETTLE_SECONDS)  # logs of simulated pods cannot be read: the launchers try ever less often
+    before = count()
+    time.sleep(WINDOW_SECONDS)
+    requests = (count() - before) / WINDOW_SECONDS / TRAININGS
+    trainings.play_ends()
+    trainings.finish_second_attempts()
     noticed = [one.noticed_after() for one in trainings.all]
     with capsys.disabled():
         print(f"\n{requests:.3f} requests a training and second; ends noticed after {noticed} s")
     assert None not in noticed, [(one.end, one.said) for one in trainings.all if one.noticed_after() is None]
     assert all(one.is_as_played() for one in trainings.all)
     assert 0 < requests <= MOST_REQUESTS
-    assert [left for one in launches for left in one.left()] == []
+    left = tidy.objects("jobs,pods,services,leases", f"--selector={MANAGED}")
+    assert [one["metadata"]["name"] for one in left] == []
