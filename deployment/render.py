@@ -29,6 +29,9 @@ EVERYTHING = HELM / "everything.yaml"
 TEAM = "team-example"
 OPTIONS = ("queue", "jobset", "metrics", "ray", "proxy", "oauth2Proxy", "api", "serving")
 
+ROLE = "arn:aws:iam::000000000000:role/workers"
+"""Role of the workers in `EVERYTHING`: the chart grants the launcher what it needs for it."""
+
 
 def rendered() -> dict[Path, str]:
     """Return the text of each file of the chart that Python makes, by its path below the root of the checkout."""
@@ -57,6 +60,7 @@ def rendered() -> dict[Path, str]:
 def everything(helm: Path) -> str:
     """Return the objects of the example team with each option of the chart, as the program `helm` renders them."""
     options = [f"--set={option}.enabled=true" for option in OPTIONS]
+    options.append(f"--set=settings.ML_ASSETS_KUBERNETES_S3_ROLE={ROLE}")
     words = [
         str(helm),
         "template",

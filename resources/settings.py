@@ -58,6 +58,11 @@ class KubernetesSettings(Documented, BaseSettings):
     """Folders of the nodes, mounted read-only, as a JSON list of `{"host_path", "mount_path"}`."""
     s3_secret: str = "ml-assets-s3"
     """Secret with AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY for the pods."""
+    s3_role: str | None = Field(default=None, pattern=r"^arn:[^:]+:iam:.+$")
+    """Role that the launcher assumes for the workers of a training: they get keys that reach the training's own folders
+    alone, for a short time, in place of those of `s3_secret`. Default: none."""
+    s3_role_seconds: int = Field(default=3600, ge=900, le=43_200)
+    """Life of the keys of `s3_role`. The launcher renews them after half of it."""
     isolated: bool = False
     """Make a NetworkPolicy for each training of several pods, by which only its own workers reach them. For namespaces
     in which policies refuse all other connections, as the Helm chart makes them. Without it, make none."""

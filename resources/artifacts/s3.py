@@ -331,8 +331,11 @@ class RemoteArtifacts:
         wanted = [""] if files is None or len(files) > _FEW else list(map(relative, files))
         found: dict[str, dict[str, Any]] = {}
         for file in wanted:
-            place = prefix + file
-            found |= self._patiently(lambda place=place: self._fs.find(place, detail=True, withdirs=False))
+            # A listing tells what is missing also to keys of a few prefixes, to which AWS answers 403 for an object.
+            bucket, _, key = f"{prefix}{file}".partition("/")
+            found |= self._patiently(
+                lambda bucket=bucket, key=key: self._fs.find(bucket, prefix=key, detail=True, withdirs=False)
+            )
         return files_below(prefix, found)
 
     def _chosen(

@@ -1,5 +1,6 @@
 """Manifests of a profile and a job, and the launcher's reading of a queue's records."""
 
+import json
 from typing import Any
 
 import pytest
@@ -9,11 +10,15 @@ from resources.addresses import Address
 from resources.job.errors import Unschedulable
 from resources.job.training_settings import Parallel, TrainingSettings
 from resources.launcher.kubernetes.attempt_objects import (
+    CONFIG,
+    KEYS_FOLDER,
     QueuePosition,
     job_manifest,
+    keys_secret_name,
     service_manifest,
     why_not_admitted,
 )
+from resources.launcher.kubernetes.worker_keys import WorkersRole
 from resources.launcher.resource_profile import (
     ProfileRefused,
     ResourceProfile,
@@ -58,6 +63,44 @@ def test_a_job_is_one_attempt_of_fixed_size_named_by_the_fingerprint() -> None:
     assert (spec["completions"], spec["parallelism"], spec["backoffLimit"]) == (2, 2, 0)
     assert spec["podReplacementPolicy"] == "Failed"
     assert spec["activeDeadlineSeconds"] == 90
+
+
+def test_a_role_replaces_the_buckets_keys_by_a_file_of_keys() -> None:
+    role = {"s3_role": "arn:aws:iam::123456789012:role/workers"}
+    told = environment(ResourceProfile(), **role)
+    assert not {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN"} & told.keys()
+    assert told["AWS_CONFIG_FILE"] == f"{KEYS_FOLDER}/{CONFIG}"
+    spec = pod_spec(ResourceProfile(), **role)
+    (container,) = spec["containers"]
+    [mount] = [one for one in container["volumeMounts"] if one["mountPath"] == KEYS_FOLDER]
+    [volume] = [one for one in spec["volumes"] if one["name"] == mount["name"]]
+    assert volume["secret"]["secretName"] == keys_secret_name(NAME)
+    assert mount["readOnly"] is True
+    assert "AWS_CONFIG_FILE" not in environment(ResourceProfile())
+
+
+@pytest.mark.parametrize("partition", ["aws", "aws-us-gov"])
+def test_keys_of_workers_reach_two_folders_alone(partition: str) -> None:
+    role = WorkersRole(
+        arn=f"arn:{partition}:iam::123456789012:role/workers",
+        seconds=3600,
+        endpoint_url=None,
+        written=["s3://b/p/training/small/x"],
+        read=["s3://b/p/snapshots/y"],
+    )
+    of = f"arn:{partition}:s3:::b"
+    both = [f"{of}/p/training/small/x/*", f"{of}/p/snapshots/y/*"]
+    allowed = {
+        action: (one["Resource"], one.get("Condition"))
+        for one in json.loads(role.policy())["Statement"]
+        for action in one["Action"]
+    }
+    assert allowed.pop("s3:GetObject") == (both, None)
+    listed = {"StringLike": {"s3:prefix": ["p/training/small/x/*", "p/snapshots/y/*"]}}
+    assert allowed.pop("s3:ListBucket") == ([of], listed)
+    assert allowed.pop("s3:ListBucketMultipartUploads") == ([of], None)
+    assert {tuple(resources) for resources, _ in allowed.values()} == {(both[0],)}
+    assert len(role.policy()) < 2048, "the longest policy that stores take"
 
 
 def test_pods_get_addresses_and_their_keys_by_reference_only() -> None:

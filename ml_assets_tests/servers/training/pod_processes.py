@@ -12,6 +12,7 @@ from pathlib import Path
 from deployment.testbed.processes import free_port
 from ml_assets.data.snapshots.split_reader import MANIFEST, open_snapshot
 from ml_assets.model.training.data.streaming import open_artifacts
+from ml_assets_tests.servers.token_store import TokenStore
 from ml_assets_tests.servers.training.s3_server import OwnS3Server
 from resources.job.events import TrainingEvent
 from resources.job.job import TrainingJob, TrainingResult
@@ -24,12 +25,14 @@ class PodProcesses:
     """One job, attempt after attempt."""
 
     job: TrainingJob
-    storage: OwnS3Server
+    storage: OwnS3Server | TokenStore
     url: str
     place: Path
     shard_cache: int | None = None
     attempt: int = 0
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    variables: dict[str, str] | None = None
+    """Credentials of the nodes; None if they have those of this process."""
 
     def __post_init__(self) -> None:
         """Send the input and the job to the store, as a launcher does first."""
@@ -50,6 +53,10 @@ class PodProcesses:
         scratch = self.place / f"attempt-{self.attempt}-node-{node}"
         scratch.mkdir()
         environment = os.environ | self.storage.environment
+        if self.variables is not None:
+            secret = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY")
+            environment = {key: value for key, value in environment.items() if key not in secret}
+            environment |= self.variables
         environment |= {
             "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
             "TRAINING_FOLDER": f"{self.url}/job",

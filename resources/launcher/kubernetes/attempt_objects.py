@@ -84,6 +84,8 @@ INDEX = "batch.kubernetes.io/job-completion-index"
 CONTAINER = "trainer"
 MASTER_PORT = 29400
 SCRATCH = "/scratch"
+KEYS_VOLUME, KEYS_FOLDER, CONFIG = "s3-keys", "/var/run/ml-assets/s3", "config"
+"""Volume and folder of a pod with the keys of its training, and the file there that tells botocore of them."""
 LOG_BYTES = 2**28
 """Bytes of disk that a pod may use for its log, in addition to scratch. A kubelet keeps 5 files of 10 MiB by default
 and rotates them late."""
@@ -91,6 +93,11 @@ NODE_LOST_SECONDS = 10
 """Seconds until a pod on a node that does not answer is given up. Kubernetes' default is 300 s."""
 FORGOTTEN_SECONDS = 3600
 """Seconds until the cluster removes a finished Job that neither launcher nor pruner has removed."""
+TYPES: dict[Literal["job", "jobset"], dict[str, str]] = {
+    "job": {"apiVersion": "batch/v1", "kind": "Job"},
+    "jobset": {"apiVersion": "/".join(JOBSETS), "kind": "JobSet"},
+}
+"""Fields of a document that documents of a list lack."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -102,6 +109,11 @@ def training_name(job: TrainingJob) -> str:
 def attempt_name(job: TrainingJob, attempt: int) -> str:
     """Return the name of the Job and its Service."""
     return f"{training_name(job)}-{attempt}"
+
+
+def keys_secret_name(owner: str) -> str:
+    """Return the name of the Secret with the keys of the pods of the Job or JobSet `owner`."""
+    return f"{owner}-s3"
 
 
 def training_labels(job: TrainingJob) -> dict[str, str]:
@@ -206,6 +218,8 @@ def job_spec(
         "MASTER_PORT": str(MASTER_PORT),
         **told,
     }
+    if settings.s3_role is not None:
+        values["AWS_CONFIG_FILE"] = f"{KEYS_FOLDER}/{CONFIG}"
     environment = _environment(values, profile, settings, s3_endpoint_url)
     spec: Document = {
         "completionMode": "Indexed",
@@ -254,10 +268,7 @@ def policy_manifest(job: TrainingJob, kind: Literal["job", "jobset"], owner: Doc
     """
     meta: Document = owner["metadata"]
     same = {"podSelector": {"matchLabels": {MANAGED_LABEL: MANAGER, TRAINING: job.fingerprint[:12]}}}
-    version, of_kind = {"job": ("batch/v1", "Job"), "jobset": ("/".join(JOBSETS), "JobSet")}[
-        kind
-    ]  # lists lack both
-    reference = {"apiVersion": version, "kind": of_kind, "name": meta["name"], "uid": meta["uid"]}
+    reference = {**TYPES[kind], "name": meta["name"], "uid": meta["uid"]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
@@ -280,6 +291,11 @@ def _pod_spec(
     same: dict[str, str],
 ) -> Document:
     volumes, mounts = _volumes(profile, settings)
+    if settings.s3_role is not None:
+        # The service has the name of the Job or JobSet. The pod's group, fsGroup, reads the files.
+        secret = {"secretName": keys_secret_name(subdomain), "defaultMode": 0o440}
+        volumes.append({"name": KEYS_VOLUME, "secret": secret})
+        mounts.append({"name": KEYS_VOLUME, "mountPath": KEYS_FOLDER, "readOnly": True})
     # With a limit, Kubernetes evicts a pod that fills its disk, before the node runs full and evicts others.
     disk = str(bytes_of(profile.scratch) + LOG_BYTES)
     amounts = {"cpu": profile.cpu, "memory": profile.memory, "ephemeral-storage": disk}
@@ -353,15 +369,16 @@ def _environment(
         values["TRAINING_SHARD_CACHE"] = str(bytes_of(profile.shard_cache))
     if s3_endpoint_url is not None:
         values["AWS_ENDPOINT_URL"] = s3_endpoint_url.reveal()
-    # A cloud may know the pods by their service account; else a missing key is found before a container starts.
-    has_identity = profile.service_account is not None
-    return [
-        *({"name": key, "value": value} for key, value in values.items()),
-        _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID", optional=has_identity),
-        _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY", optional=has_identity),
-        _from_secret(settings.s3_secret, "AWS_SESSION_TOKEN", optional=True),
-        _from_secret(settings.s3_secret, "AWS_DEFAULT_REGION", optional=True),
-    ]
+    told_by_secret = [_from_secret(settings.s3_secret, "AWS_DEFAULT_REGION", optional=True)]
+    if settings.s3_role is None:
+        # A cloud may know the pods by their service account; else a missing key is found before a container starts.
+        has_identity = profile.service_account is not None
+        told_by_secret += [
+            _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID", optional=has_identity),
+            _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY", optional=has_identity),
+            _from_secret(settings.s3_secret, "AWS_SESSION_TOKEN", optional=True),
+        ]
+    return [*({"name": key, "value": value} for key, value in values.items()), *told_by_secret]
 
 
 def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:

@@ -26,7 +26,7 @@ from resources.retry import patiently
 
 Document = dict[str, Any]
 """JSON document of an API object."""
-Kind = Literal["job", "pod", "service", "lease", "event", "network_policy", "jobset"]
+Kind = Literal["job", "pod", "service", "lease", "event", "network_policy", "jobset", "secret"]
 JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
 """Group and version of JobSets."""
 _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
@@ -81,6 +81,7 @@ class Cluster:
             "pod": core,
             "service": core,
             "event": core,
+            "secret": core,
             "lease": client.CoordinationV1Api(api),
             "network_policy": client.NetworkingV1Api(api),
         }

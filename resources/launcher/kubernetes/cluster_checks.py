@@ -11,10 +11,11 @@ from uuid import uuid4
 from resources.clocks import TOLERANCE, in_words, why_wrong
 from resources.job.errors import BadConfiguration, ClocksDiffer, ClusterRefused, PodNotStarted
 from resources.job.job import TrainingJob
-from resources.launcher.kubernetes.attempt_objects import job_manifest
+from resources.launcher.kubernetes.attempt_objects import KEYS_VOLUME, job_manifest, keys_secret_name
 from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
 from resources.launcher.kubernetes.cluster import JOBSETS, Cluster
 from resources.launcher.kubernetes.pod_state import Pod
+from resources.launcher.kubernetes.worker_keys import WorkersRole, secret_manifest
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import Settings
 
@@ -35,6 +36,8 @@ NEEDED_FOR_JOBSETS = tuple(
 """More permissions of a launcher whose back end is `jobset`."""
 NEEDED_FOR_POLICIES = (("networking.k8s.io", "networkpolicies", "", "create"),)
 """More permissions of a launcher that isolates its trainings."""
+NEEDED_FOR_KEYS = (("", "secrets", "", "create"), ("", "secrets", "", "update"))
+"""More permissions of a launcher that assumes a role for the workers. It cannot read a Secret."""
 _TRIAL = ResourceProfile(cpu="50m", memory="64Mi", shared_memory="1Mi", scratch="10Mi", grace_seconds=1)
 _TRIAL_SECONDS = 45.0
 _TIMEOUTS = StartTimeouts(start=20.0, pull=40.0)
@@ -46,6 +49,7 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
     of = settings.kubernetes
     has_jobsets = of.backend == "jobset"
     needed = NEEDED + NEEDED_FOR_JOBSETS * has_jobsets + NEEDED_FOR_POLICIES * of.isolated
+    needed += NEEDED_FOR_KEYS * (of.s3_role is not None)
 
     def connect() -> Cluster:
         return Cluster(of.namespace, of.context, PATIENCE_SECONDS)
@@ -55,6 +59,7 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
         ("cluster clock", lambda: _clock(connect())),
         ("cluster rights", lambda: _rights(connect(), needed)),
         *([("cluster jobsets", lambda: _jobsets(connect()))] if has_jobsets else []),
+        *([("cluster keys", lambda: _keys(settings))] if of.s3_role is not None else []),
         ("cluster pods", lambda: _trial(connect(), settings)),
     ]
 
@@ -95,6 +100,28 @@ def _rights(cluster: Cluster, needed: Sequence[tuple[str, str, str, str]]) -> st
     return f"all {len(needed)} permissions that a launcher needs in {cluster.namespace}"
 
 
+def _role(settings: Settings) -> WorkersRole:
+    """Return the role of the workers, for a folder of the doctor's own."""
+    of = settings.kubernetes
+    if of.s3_role is None or settings.artifacts_url is None:
+        raise BadConfiguration(
+            "ML_ASSETS_KUBERNETES_S3_ROLE needs artifacts on S3: set ML_ASSETS_ARTIFACTS_URL"
+        )
+    return WorkersRole(
+        arn=of.s3_role,
+        seconds=of.s3_role_seconds,
+        endpoint_url=settings.s3_endpoint_url,
+        written=[f"{settings.artifacts_url.rstrip('/')}/doctor"],
+        read=[],
+    )
+
+
+def _keys(settings: Settings) -> str:
+    role = _role(settings)
+    role.keys("doctor")
+    return f"{role.arn} gives workers keys of their own folders for {role.seconds} s"
+
+
 def _trial(cluster: Cluster, settings: Settings) -> str:
     """Run a pod like those of a training that only prints its program's version. Tests image, Secret and mounts."""
     of = settings.kubernetes
@@ -105,8 +132,17 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
     pod_spec = job["spec"]["template"]["spec"]
     pod_spec["containers"][0]["command"] = [of.command[0], "--version"]
     began = time.monotonic()
-    cluster.create("pod", {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod_spec})
+    body = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": pod_spec}
+    secret = of.s3_secret
+    if of.s3_role is not None:
+        secret = keys_secret_name(name)
+        for one in pod_spec["volumes"]:
+            if one["name"] == KEYS_VOLUME:
+                one["secret"]["secretName"] = secret
+    made = cluster.create("pod", body)
     try:
+        if of.s3_role is not None:
+            cluster.create("secret", secret_manifest({**body, **made}, {}, _role(settings).keys("doctor")))
         pod = _ended(cluster, name)
     finally:
         cluster.delete("pod", name, grace_seconds=0)
@@ -124,7 +160,7 @@ def _trial(cluster: Cluster, settings: Settings) -> str:
         )
     return (
         f"{of.image} ran {of.command[0]} on {pod.node} in {time.monotonic() - began:.1f} s, with Secret "
-        f"{of.s3_secret}"
+        f"{secret}"
     )
 
 

@@ -67,7 +67,7 @@ class JobSetRun:
     def _result(self) -> TrainingResult:
         training = self.training
         made = self._attached() or self._made()
-        training.isolate("jobset", made)
+        training.equip("jobset", made)
         state = JobSetState.of(made)
         since = time.monotonic()
         while True:
@@ -79,7 +79,7 @@ class JobSetRun:
                 continue
             training.logs.deliver(POLL_SECONDS)
             document = self._found() or self._made()
-            training.isolate("jobset", document)
+            training.equip("jobset", document)
             if (now := JobSetState.of(document)).restarts > state.restarts:
                 most = training.job.settings.max_attempts
                 training.output.say(

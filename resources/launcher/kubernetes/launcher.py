@@ -22,13 +22,14 @@ from resources.launcher.kubernetes.attempt import newest, pods_of, size_of, star
 from resources.launcher.kubernetes.capacity import AttemptPlan
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import Cluster, Document
-from resources.launcher.kubernetes.exchange import finished, share_inputs
+from resources.launcher.kubernetes.exchange import finished, share_inputs, snapshot_name
 from resources.launcher.kubernetes.jobset import JobSetRun, prune_jobsets
 from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import Lease, LeaseLost, has_run_out
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import prune, remove
 from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
+from resources.launcher.kubernetes.worker_keys import WorkerKeys, WorkersRole
 from resources.launcher.protocol import in_words, nobody_comes_back, pause_after, refuse_without_gpus
 from resources.launcher.resource_profile import ProfileRefused, ResourceProfile, ranks_of_a_node
 from resources.settings import KubernetesSettings
@@ -90,6 +91,7 @@ class KubernetesLauncher:
                 s3_endpoint_url=self.settings.s3_endpoint_url or self.s3_endpoint_url,
                 logs=logs,
                 output=output,
+                keys=self._keys(cluster, job),
                 comes_back=comes_back,
             )
             try:
@@ -101,6 +103,8 @@ class KubernetesLauncher:
                         return _LeaderRun(training, lease).run()
             finally:
                 logs.stop()
+                if training.keys is not None:
+                    training.keys.stop()
 
     def _is_a_jobset(self, training: ClusterTraining) -> bool:
         """True if the back end is `jobset`. A training that runs keeps the back end in which it began: two would train
@@ -143,6 +147,19 @@ class KubernetesLauncher:
         while not lease.take():
             logs.look(pods_of(cluster, f"{attempt_objects.training_selector(job)},{attempt_objects.INDEX}"))
             logs.deliver(_FOLLOW_SECONDS)
+
+    def _keys(self, cluster: Cluster, job: TrainingJob) -> WorkerKeys | None:
+        if self.settings.s3_role is None:
+            return None
+        role = WorkersRole(
+            arn=self.settings.s3_role,
+            seconds=self.settings.s3_role_seconds,
+            endpoint_url=self.s3_endpoint_url,
+            written=[self.artifacts.address(training_folder_name(job))],
+            read=[self.artifacts.address(snapshot_name(job))],
+        )
+        name, labels = attempt_objects.training_name(job), attempt_objects.training_labels(job)
+        return WorkerKeys(cluster, role, name, labels, renew_seconds=role.seconds / 2)
 
     def _connect(self) -> Cluster:
         return Cluster(self.settings.namespace, self.settings.context, self.settings.patience_seconds)
@@ -219,7 +236,7 @@ class _LeaderRun:
                 plan = plan.then()
                 lease.note(attempt=plan.number, failures=plan.failures)
                 document = self._start(plan)
-            training.isolate("job", document)
+            training.equip("job", document)
             end = training.watcher(document, lease.lost, grow_after=plan.grow_after).end()
             if (result := training.finished()) is not None:
                 return result

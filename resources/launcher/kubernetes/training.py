@@ -17,11 +17,12 @@ from resources.job.errors import AttemptsExhausted, ClusterRefused, ClusterUnava
 from resources.job.events import read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt import AttemptWatcher
-from resources.launcher.kubernetes.attempt_objects import policy_manifest, training_selector
+from resources.launcher.kubernetes.attempt_objects import TYPES, policy_manifest, training_selector
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
+from resources.launcher.kubernetes.worker_keys import WorkerKeys
 from resources.launcher.protocol import goes_on_after, nobody_comes_back
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
@@ -46,6 +47,8 @@ class ClusterTraining:
     """Address of the artifacts' S3 server, as pods see it."""
     logs: LogTail
     output: PodsOutput
+    keys: WorkerKeys | None
+    """Keys of the workers if the launcher assumes a role for them."""
     comes_back: Callable[[BaseException], bool] = nobody_comes_back
     """See `TrainingLauncher.run`."""
 
@@ -79,11 +82,13 @@ class ClusterTraining:
             share_events(self.artifacts, self.job, self.output.events)
         return result
 
-    def isolate(self, kind: Literal["job", "jobset"], owner: Document) -> None:
-        """Let the pods of `owner`, the training's Job or JobSet, reach each other, if the settings isolate trainings.
+    def equip(self, kind: Literal["job", "jobset"], owner: Document) -> None:
+        """Make what the pods of `owner`, the training's Job or JobSet, need beside it, unless that is done.
 
-        Do nothing if that is done, or for a training of one pod, whose ranks need no network.
+        The settings say what: keys of S3; and a policy by which the pods reach each other, for a training of several.
         """
+        if self.keys is not None:
+            self.keys.give({**owner, **TYPES[kind]})
         if self.settings.isolated and self.profile.most_nodes > 1:
             with suppress(AlreadyThere):
                 self.cluster.create("network_policy", policy_manifest(self.job, kind, owner))

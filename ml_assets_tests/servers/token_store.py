@@ -1,0 +1,165 @@
+"""An S3 server with a token service (STS) of a test's own: SeaweedFS, which gives keys of a role by `AssumeRole`."""
+
+import base64
+import json
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import botocore.config
+import botocore.session
+
+from deployment.testbed import processes
+from deployment.testbed.build import build
+
+BUCKET = "artifacts"
+ROLE = "arn:aws:iam::000000000000:role/workers"
+READY_SECONDS = 60.0
+_NAME, _KEY, _SECRET = "platform", "key-of-the-platform", "secret-of-the-platform"
+_PARTS = ("master", "volume", "filer", "s3")
+
+
+@dataclass
+class TokenStore:
+    """One SeaweedFS. The identity `platform` may do everything, and assume the role."""
+
+    folder: Path
+    ports: dict[str, int] = field(
+        default_factory=lambda: {
+            f"{part}.port{kind}": processes.free_port("127.0.0.1")
+            for part in _PARTS
+            for kind in ("", ".grpc")
+        }
+    )
+
+    @property
+    def port(self) -> int:
+        """Port of S3 and STS."""
+        return self.ports["s3.port"]
+
+    @property
+    def address(self) -> str:
+        """Address of S3 and STS on this machine."""
+        return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def environment(self) -> dict[str, str]:
+        """Return the variables with which a process works as the platform."""
+        return {
+            "AWS_ACCESS_KEY_ID": _KEY,
+            "AWS_SECRET_ACCESS_KEY": _SECRET,
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+            "AWS_ENDPOINT_URL": self.address,
+        }
+
+    def client(self, **credentials: str) -> Any:
+        """Return an S3 client, of the platform without `credentials`."""
+        own = credentials or {"aws_access_key_id": _KEY, "aws_secret_access_key": _SECRET}
+        session: Any = botocore.session.get_session()
+        config = botocore.config.Config(s3={"addressing_style": "path"}, retries={"max_attempts": 0})
+        return session.create_client(
+            "s3", region_name="us-east-1", endpoint_url=self.address, config=config, **own
+        )
+
+
+@contextmanager
+def running_token_store(folder: Path) -> Iterator[TokenStore]:
+    """A store for the block, with an empty bucket."""
+    store = TokenStore(folder)
+    data = folder / "data"
+    data.mkdir(parents=True)
+    (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
+    (folder / "iam.json").write_text(json.dumps(_roles()))
+    options = {
+        **store.ports,
+        "ip": "127.0.0.1",
+        "ip.bind": "127.0.0.1",
+        "dir": data,
+        "master.telemetry": "false",
+        "master.volumeSizeLimitMB": 64,
+        "volume.max": 0,
+        "volume.preStopSeconds": 0,
+        "s3": "true",
+        "s3.port.iceberg": 0,
+        "s3.port.lance": 0,
+        "s3.config": folder / "s3.json",
+        "s3.iam.config": folder / "iam.json",
+        "filer.localSocket": folder / "filer.sock",
+        "s3.localSocket": folder / "s3.sock",
+    }
+    words = [f"-{name}={value}" for name, value in options.items()]
+    process = processes.start(
+        "seaweedfs",
+        [build("seaweedfs") / "weed", "-logtostderr", "server", *words],
+        log=folder / "seaweedfs.log",
+        env={"PATH": os.environ["PATH"], "HOME": str(folder)},
+        cwd=folder,
+    )
+    try:
+        processes.wait_ready(process, lambda: _why_not(store), READY_SECONDS)
+        yield store
+    finally:
+        processes.stop(process)
+
+
+def _why_not(store: TokenStore) -> str:
+    """Return the reason why the bucket cannot be made; empty once it is there and takes an object."""
+    import botocore.exceptions
+
+    client = store.client()
+    try:
+        if BUCKET not in [one["Name"] for one in client.list_buckets()["Buckets"]]:
+            client.create_bucket(Bucket=BUCKET)
+        client.put_object(Bucket=BUCKET, Key="ready", Body=b"")
+    except (botocore.exceptions.ClientError, botocore.exceptions.BotoCoreError) as error:
+        return str(error)
+    return ""
+
+
+_IDENTITIES = {
+    "identities": [
+        {
+            "name": _NAME,
+            "credentials": [{"accessKey": _KEY, "secretKey": _SECRET}],
+            "actions": ["Admin", "Read", "Write", "List", "Tagging"],
+        }
+    ]
+}
+
+
+def _roles() -> dict[str, Any]:
+    """Return the role: the platform may assume it, and it may do everything in the bucket, until a session's policy
+    says less.
+    """
+    trust = {
+        "Effect": "Allow",
+        "Principal": {"AWS": f"arn:aws:iam::000000000000:user/{_NAME}"},
+        "Action": ["sts:AssumeRole"],
+    }
+    of_bucket = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
+    rights = {"Effect": "Allow", "Action": ["s3:*"], "Resource": of_bucket}
+    return {
+        "sts": {
+            "tokenDuration": "1h",
+            "maxSessionLength": "12h",
+            "issuer": "tests",
+            "signingKey": base64.b64encode(secrets.token_bytes(32)).decode(),
+        },
+        "policy": {"defaultEffect": "Deny", "storeType": "memory"},
+        "policies": [
+            {"name": "of-the-bucket", "document": {"Version": "2012-10-17", "Statement": [rights]}},
+        ],
+        "roles": [
+            {
+                "roleName": "workers",
+                "roleArn": ROLE,
+                "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
+                "attachedPolicies": ["of-the-bucket"],
+            }
+        ],
+    }
