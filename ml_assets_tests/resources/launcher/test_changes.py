@@ -8,6 +8,7 @@ from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, with_pod
 from ml_assets_tests.resources.launcher.pod_documents import CREATED, pod
 from resources.job.errors import ClusterRefused
+from resources.launcher.kubernetes import cluster
 from resources.launcher.kubernetes.changes import Changes
 from resources.launcher.kubernetes.cluster import Cluster, Kind
 
@@ -43,6 +44,16 @@ def test_a_broken_watch_rings_and_is_opened_again(api: ApiServer, status: int) -
             assert rings_after(changes) < SECONDS
     assert api.troubles[0].times == 0
     assert len(api.watched) > 0
+
+
+def test_a_watch_that_is_silent_for_too_long_rings(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server that was lost closes no connection; one that lives sends bookmarks."""
+    monkeypatch.setattr(cluster, "SILENCE_SECONDS", 0.2)  # the server of this test is silent for a second
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS) as changes:
+        assert changes.taken()
+        for _ in range(3):
+            assert rings_after(changes) < SECONDS
+    assert len(api.watched) > 1
 
 
 def test_a_launcher_that_may_not_watch_names_its_role(api: ApiServer, launch: LaunchedHere) -> None:

@@ -11,7 +11,7 @@ Here: connecting, a few verbs on a few kinds, the server's clock, raw log stream
 import json
 import os
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal, TypeVar, cast
@@ -37,6 +37,10 @@ CONNECT_SECONDS, READ_SECONDS = 5.0, 30.0
 """Timeouts of one request in seconds: to connect, and to receive an answer."""
 WATCH_SECONDS = 240
 """Seconds after which the server ends a watch, which is then opened again. 200 trainings have 400 watches."""
+SILENCE_SECONDS = 100.0
+"""Longest silence of a watch, whose server sends a bookmark each minute. After a longer one its connection is dead,
+though nobody closed it: a node or a balancer was lost."""
+_BOOKMARK = b'{"type":"BOOKMARK"'
 _LONGEST_PAUSE = 2.0
 _DELETED_AT_ONCE = 100
 """Pods deleted per request, few enough for the server to answer within the timeout."""
@@ -221,8 +225,7 @@ class Cluster:
         Does not retry: any failure, or `silence_seconds` without a line, raises `ConnectionError`.
         """
         since = {} if since_seconds is None else {"since_seconds": since_seconds}
-        rest = b""
-        for chunk in self._stream(
+        pieces = self._stream(
             f"the log of {pod}",
             self._core.read_namespaced_pod_log,
             pod,
@@ -232,18 +235,16 @@ class Cluster:
             timestamps=True,
             silence_seconds=silence_seconds,
             **since,
-        ):
-            *lines, rest = (rest + chunk).split(b"\n")
-            for line in lines:
-                yield line.decode(errors="replace")
-        if rest:
-            yield rest.decode(errors="replace")
+        )
+        for line in _lines(pieces):
+            yield line.decode(errors="replace")
 
     def changes(self, kind: Kind, labels: str = "", fields: str = "") -> Generator[None]:
         """Watch the objects that match these selectors: yield once at the begin, then at each change, until the server
         ends the stream after `WATCH_SECONDS`.
 
-        Does not retry: any failure raises `ConnectionError`, a missing right `ClusterRefused`.
+        Does not retry: any failure raises `ConnectionError`, a missing right `ClusterRefused`. So does a connection
+        that is dead and was not closed: the server sends a bookmark each minute.
         """
         stream = self._stream(
             f"the changes of each {kind}",
@@ -253,12 +254,16 @@ class Cluster:
             field_selector=fields,
             watch=True,
             resource_version="0",  # as the server has them in memory: a later change follows
+            allow_watch_bookmarks=True,
             timeout_seconds=WATCH_SECONDS,
-            silence_seconds=WATCH_SECONDS + READ_SECONDS,
+            silence_seconds=SILENCE_SECONDS,
         )
         try:
-            for _ in stream:
-                yield
+            next(stream)
+            yield
+            for line in _lines(stream):
+                if not line.startswith(_BOOKMARK):
+                    yield
         except ConnectionError as error:
             if isinstance(error.__cause__, ApiException) and _status(error.__cause__) == _FORBIDDEN:
                 raise self._not_let(error.__cause__) from error
@@ -394,6 +399,16 @@ def _log_in(context: str | None) -> tuple[Any, str]:
     configuration.retries = False  # we retry ourselves, up to a deadline
     where = _configure(configuration, context)
     return client.ApiClient(configuration), where
+
+
+def _lines(pieces: Iterable[bytes]) -> Generator[bytes]:
+    """Yield the lines of a stream, without their ends."""
+    rest = b""
+    for piece in pieces:
+        *lines, rest = (rest + piece).split(b"\n")
+        yield from lines
+    if rest:
+        yield rest
 
 
 def _status(error: BaseException | None) -> int:
