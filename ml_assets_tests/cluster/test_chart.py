@@ -12,7 +12,7 @@ import pytest
 import yaml
 from dagster_k8s.job import UserDefinedDagsterK8sConfig
 
-from deployment.render import CHART, EVERYTHING, EXAMPLE, OPTIONS, TEAM, everything
+from deployment.render import CHART, EVERYTHING, EXAMPLE, OPTIONS, ROLE, TEAM, everything
 from deployment.testbed.build import build
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.cluster.kubernetes_schemas import write_schemas
@@ -24,7 +24,10 @@ Values = dict[str, Any]
 
 DEFAULTS: Values = yaml.safe_load((ROOT / CHART / "values.yaml").read_text())
 EXAMPLE_VALUES: Values = yaml.safe_load((ROOT / EXAMPLE).read_text())
-EVERY_OPTION: Values = {name: {"enabled": True} for name in OPTIONS}
+EVERY_OPTION: Values = {
+    **{name: {"enabled": True} for name in OPTIONS},
+    "settings": {"ML_ASSETS_KUBERNETES_S3_ROLE": ROLE},
+}
 FREE = re.compile(r"settings|quota/resources|.*([aA]nnotations|requests|limits|[lL]abels|nodeSelector)")
 """Paths of values whose keys are a team's own."""
 ACCEPTED = {
@@ -241,6 +244,10 @@ def another(path: str, value: Any) -> Any:
             ]
         case _:
             return {"OTHER" if path == "settings" else "other": "value"}
+
+
+def test_git_has_the_chart_with_every_option(helm: Path) -> None:
+    assert all_of_git() == objects(helm, EVERY_OPTION)
 
 
 @pytest.mark.parametrize(

@@ -221,7 +221,7 @@ def test_a_role_that_refuses_and_a_service_that_is_away_are_named(
 @pytest.mark.timeout(1800)
 def test_a_training_outlives_its_first_keys(store: TokenStore, as_platform: None, tmp_path: Path) -> None:
     """It reads renewed keys from the same file. 900 s are the shortest life that stores give."""
-    job = small_job(small_snapshot(tmp_path / "snapshots"), pace=8.5)
+    job = small_job(small_snapshot(tmp_path / "snapshots"), pace=4.3)
     url = f"s3://{BUCKET}/{tmp_path.name}"
     limited = role_of(store, written=[f"{url}/job"], read=[f"{url}/{Path(job.snapshot).name}"])
     first, began = limited.keys("test"), time.monotonic()
