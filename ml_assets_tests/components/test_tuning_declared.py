@@ -148,6 +148,18 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
             id="condition",
         ),
         pytest.param(
+            _declared(more="pruner_warmup: {epochs: 2}"),
+            "pruner_warmup",
+            "pruner none pauses no trial, so nothing has a warm-up",
+            id="warm-up of no pruner",
+        ),
+        pytest.param(
+            _declared(more="pruner_warmup: {epochs: 2, steps: 9}"),
+            "pruner_warmup",
+            "give either epochs or steps",
+            id="two warm-ups",
+        ),
+        pytest.param(
             _declared(more="metric: auc"),
             "metric",
             "no metric 'auc' for objective 'regression': use one of validation_loss, rmse, mae, r2",

@@ -78,7 +78,7 @@ def pruner_of(section: TuningSection, declared: int) -> BasePruner:
         case "none":
             return pruners.NopPruner()
         case "median":
-            return pruners.MedianPruner(n_warmup_steps=2)
+            return pruners.MedianPruner(n_warmup_steps=2 if section.pruner_warmup is None else 0)
         case "successive_halving":
             # The first comparison comes after a ninth of the epochs, because earlier losses say little.
             first = max(1, round(most_epochs / 9))

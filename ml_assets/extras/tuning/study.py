@@ -207,8 +207,12 @@ class Study:
             )
         return copy
 
-    def should_pause(self, trial: BegunTrial, epoch: int, validation_loss: float) -> bool:
+    def should_pause(
+        self, trial: BegunTrial, epoch: int, validation_loss: float, *, is_warm: bool = True
+    ) -> bool:
         """Record the lowest validation loss of `trial` up to `epoch`. True if the pruner stops the trial there.
+
+        Without `is_warm` the trial is in its warm-up, and the pruner is not asked.
 
         A process that continues the trial reads its epochs again. So the first loss of an epoch and the first decision
         after it count. If another process has ended the trial meanwhile, nothing is recorded, and a trial that it
@@ -223,13 +227,13 @@ class Study:
             if epoch not in known.intermediate_values:
                 self._storage.set_trial_intermediate_value(at, epoch, validation_loss)
             if epoch > decided:
-                decided, (paused, notes) = epoch, self._decided(trial.number, epoch)
+                decided, (paused, notes) = epoch, self._decided(trial.number, epoch, is_warm=is_warm)
                 self._storage.set_trial_user_attr(at, _DECIDED, (decided, paused, notes))
             return paused and epoch == decided
 
-    def _decided(self, number: int, epoch: int) -> tuple[bool, Mapping[str, Any]]:
+    def _decided(self, number: int, epoch: int, *, is_warm: bool) -> tuple[bool, Mapping[str, Any]]:
         """Return True if the pruner stops the trial after `epoch`, and the pruner's notes on the trial."""
-        if self._section.pruner == "none":
+        if self._section.pruner == "none" or not is_warm:
             return False, {}
         copy = self._copy(epoch={number: epoch})
         decider = pruner_of(self._section, self._epochs)

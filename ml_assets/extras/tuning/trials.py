@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 from ml_assets.extras.tuning.study import BegunTrial, Study
 from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.live_report import Attempts, Reports, StudyPage, TrainingPage
-from ml_assets.model.steps.search_space import BudgetSection, Choice, in_words
+from ml_assets.model.steps.search_space import BudgetSection, Choice, PrunerWarmupSection, in_words
 from ml_assets.model.steps.spec import PipelineSpec
 from ml_assets.model.steps.study_metric import StudyMetric
 from ml_assets.model.steps.study_result import TrialOutcome, spent_on
@@ -74,6 +74,7 @@ class Trials:
     run_id: str
     resources: Mapping[str, Any]
     budget: BudgetSection | None
+    warmup: PrunerWarmupSection | None
     comes_back: Callable[[BaseException], bool]
     """See `TrainingLauncher.run`."""
     running: dict[int, BegunTrial] = field(default_factory=dict[int, BegunTrial])
@@ -134,10 +135,11 @@ class Trials:
         training_set = self._set_of(trial)
         common = _common(trial, training_set)
 
-        def after_epoch(epoch: int, validation_loss: float) -> None:
+        def after_epoch(epoch: int, validation_loss: float, step: int) -> None:
             self.study.note_alive(time.time())
             # After the last epoch there is nothing left to save.
-            pauses = self.study.should_pause(trial, epoch, validation_loss)
+            is_warm = self.warmup is None or self.warmup.is_over(epoch, step)
+            pauses = self.study.should_pause(trial, epoch, validation_loss, is_warm=is_warm)
             if pauses and epoch < training_set.job.settings.epochs:
                 raise TrialPaused(epoch, validation_loss)
 

@@ -126,6 +126,7 @@ def run_study(
             run_id=run_id,
             resources=resources,
             budget=tuning.budget,
+            warmup=tuning.pruner_warmup,
             comes_back=lambda error: comes_back(side.cause_of(error)),
         )
         side.run(trials.begin, trials.end)
@@ -281,14 +282,16 @@ def _tracking_facts(
 
 def study_digest(frozen: TrainingSet, tuning: TuningSection, metric: StudyMetric) -> str:
     """Return the SHA-256 of all that decides the trials of a study, except their number."""
+    warmup = tuning.pruner_warmup
     facts = {
         "job": frozen.job.fingerprint,
         "space": tuning.space.model_dump(mode="json"),
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
         "prior": None if tuning.prior is None else tuning.prior.model_dump(mode="json"),
-        # Without the default, so that studies of a release without other metrics continue.
+        # Without the defaults, so that studies of a release without these keys continue.
         **({} if metric.is_validation_loss else {"metric": dataclasses.asdict(metric)}),
+        **({} if warmup is None else {"pruner_warmup": warmup.model_dump(mode="json")}),
     }
     return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()
 
@@ -303,6 +306,7 @@ def decided_by(frozen: TrainingSet, tuning: TuningSection, metric: StudyMetric) 
         **({"metric measured by": metric.measured_by} if metric.measured_by else {}),
         "sampler": tuning.sampler,
         "pruner": tuning.pruner,
+        **({} if tuning.pruner_warmup is None else {"pruner_warmup": _as_written(tuning.pruner_warmup)}),
         "prior": "none" if tuning.prior is None else _as_written(tuning.prior),
         **{f"{parts[part]}{name}": f"{value}" for part in parts for name, value in job[part].items()},
         **{

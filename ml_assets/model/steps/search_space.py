@@ -388,6 +388,26 @@ class PriorSection(Section):
     study keeps this share of them again: after ten studies with 0.8, one in ten is left."""
 
 
+class PrunerWarmupSection(Section):
+    """Beginning of each trial, in which the pruner pauses nothing. Give one of both."""
+
+    epochs: int | None = Field(default=None, ge=1)
+    """Epochs after which the pruner first compares a trial."""
+    steps: int | None = Field(default=None, ge=1)
+    """Steps: the pruner first compares a trial after the epoch that reaches them. Where `global_batch` varies, trials
+    reach them in different epochs."""
+
+    @model_validator(mode="after")
+    def _is_one(self) -> Self:
+        if (self.epochs is None) == (self.steps is None):
+            raise ValueError("give either epochs or steps, after which the pruner first compares a trial")
+        return self
+
+    def is_over(self, epoch: int, step: int) -> bool:
+        """True if the pruner may pause a trial after `epoch`, which ended at `step`."""
+        return epoch >= self.epochs if self.epochs is not None else step >= (self.steps or 0)
+
+
 VALIDATION_LOSS = "validation_loss"
 """Metric by which a training chooses its best step, and by which the trials of a study are compared unless the section
 names another one."""
@@ -405,6 +425,8 @@ class TuningSection(Section):
     """Pauses a trial with a checkpoint if its validation loss after an epoch is bad. `median`: worse than the median of
     the other trials. `successive_halving`: not in the better half after 1/9, 2/9, 4/9 and 8/9 of the epochs.
     `hyperband`: groups of trials that are thinned to a third, each from another epoch on."""
+    pruner_warmup: PrunerWarmupSection | None = Field(default=None, examples=[{"steps": 500}])
+    """Beginning of each trial, in which the pruner pauses nothing. Not given: `median` waits for two epochs."""
     metric: str = VALIDATION_LOSS
     """Metric of the validation rows by which trials are compared: a metric of the objective, or a function of
     `evaluation.metrics`, each with its own direction. Not given: the lowest validation loss. The pruner always compares
@@ -423,6 +445,9 @@ class TuningSection(Section):
         if not self.space.dimensions:
             said = "the space is empty: name a key of hyperparameters or training with its values, or remove tuning"
             refuse_at(type(self).__name__, {("space",): said})
+        if self.pruner_warmup is not None and self.pruner == "none":
+            said = "pruner none pauses no trial, so nothing has a warm-up: remove it, or name a pruner"
+            refuse_at(type(self).__name__, {("pruner_warmup",): said})
         if self.sampler == "grid":
             refuse_at(type(self).__name__, dict(self._not_a_grid()))
             if self.prior is not None:

@@ -12,7 +12,7 @@ from ml_assets.model.evaluation.spec import EvaluationSpec
 from ml_assets.model.steps.search_space import VALIDATION_LOSS, TuningSection
 
 
-class Compared(Protocol):
+class ComparedTrial(Protocol):
     """Trial, or a point of an earlier study."""
 
     @property
@@ -56,16 +56,16 @@ class StudyMetric:
         """Factor that makes the metric a loss: 1 or -1."""
         return 1 if self.direction == "minimize" else -1
 
-    def value_of(self, one: Compared) -> float | None:
+    def value_of(self, one: ComparedTrial) -> float | None:
         """Return the number by which a trial is compared; None if it has none."""
         return one.validation_loss if self.is_validation_loss else one.value
 
-    def loss_of(self, one: Compared) -> float | None:
+    def loss_of(self, one: ComparedTrial) -> float | None:
         """Return that number as a loss, whose smallest value is the best; None if the trial has none."""
         value = self.value_of(one)
         return None if value is None else self.sign * value
 
-    def require_loss_of(self, one: Compared) -> float:
+    def require_loss_of(self, one: ComparedTrial) -> float:
         """Return the loss of a trial that finished, or of a point of an earlier study."""
         loss = self.loss_of(one)
         assert loss is not None  # only of those that have no end, or another end

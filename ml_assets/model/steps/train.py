@@ -50,9 +50,9 @@ class PartOfStudy:
     """Id of the study's run in MLflow; empty if MLflow was away when the study began."""
     name: str
     """Name of the trial's run for people."""
-    after_epoch: Callable[[int, float], None]
-    """Called with the number of an epoch and the lowest validation loss so far. If it raises, the workers save a
-    checkpoint at the same step and end, and the exception is raised again."""
+    after_epoch: Callable[[int, float, int], None]
+    """Called with the number of an epoch, the lowest validation loss so far, and the step. If it raises, the workers
+    save a checkpoint at the same step and end, and the exception is raised again."""
     on_event: Callable[[TrainingEvent], None]
     """Called with each event of the workers, before `after_epoch`."""
 
@@ -61,7 +61,7 @@ class PartOfStudy:
         self.on_event(event)
         epoch, loss = (event.values.get(name) for name in ("epoch", "best_validation_loss"))
         if event.kind == "epoch" and epoch is not None and loss is not None and math.isfinite(loss):
-            self.after_epoch(int(epoch), float(loss))
+            self.after_epoch(int(epoch), float(loss), event.step)
 
 
 def train_model(

@@ -4,10 +4,12 @@ All trials start at another level and hardly learn, so the level decides loss an
 """
 
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +17,16 @@ import dagster as dg
 import numpy as np
 import pytest
 
+from ml_assets.components import TrainingPipeline
 from ml_assets.extras.tuning.chosen import chosen_for
+from ml_assets.model.steps.search_space import TuningSection
 from ml_assets_tests.components import readings_pipeline
+from ml_assets_tests.components.end_to_end.test_objectives import (
+    MULTICLASS,
+    QUANTILE,
+    RANKING,
+    text_components,
+)
 from ml_assets_tests.components.installation import (
     Installation,
     failure_of,
@@ -91,7 +101,22 @@ def _table(found: dg.AssetMaterialization) -> dg.TableMetadataValue:
     return trials
 
 
-class _WithoutHoldout:
+@pytest.fixture
+def home(tmp_path: Path, _empty_tracker: Path) -> Path:
+    """Home whose MLflow has its tables."""
+    home = tmp_path / "home"
+    home.mkdir()
+    (home / "mlflow.db").write_bytes(_empty_tracker.read_bytes())
+    return home
+
+
+@pytest.fixture
+def ready(home: Path) -> Installation:
+    """Readings and features for one window."""
+    return Installation(home, _components()).with_tables(1)
+
+
+class _HoldoutDeleted:
     """The real launcher, after the shards and the index of the holdout were deleted."""
 
     def __init__(self, launcher: Any) -> None:
@@ -106,12 +131,13 @@ class _WithoutHoldout:
         return self._launcher.run(job, *arguments, **named)
 
 
-def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(tmp_path: Path) -> None:
+@pytest.mark.timeout(900)
+def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(ready: Installation) -> None:
     """Both train the same two trials, once, and neither reads a row of the holdout."""
     two = {"space": {"hyperparameters": {"start": {"kind": "categorical", "choices": [NEAR, HIGH]}}}}
-    ready = Installation(tmp_path / "home", _components(**two)).with_tables(1)
-    ready.platform.__dict__["launcher"] = _WithoutHoldout(ready.platform.launcher)
-    assert _facts(ready)["chosen"] == {"hyperparameters.start": NEAR}
+    by_loss = ready.declared_as(_components(**two))
+    ready.platform.__dict__["launcher"] = _HoldoutDeleted(ready.platform.launcher)
+    assert _facts(by_loss)["chosen"] == {"hyperparameters.start": NEAR}
     trainings = ready.settings.artifacts_folder / "training" / MODEL
     before = {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")}
     found = _facts(ready.declared_as(_components(metric="level", **two)))
@@ -124,11 +150,10 @@ def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(tmp_path: Pat
 @pytest.mark.nightly
 @pytest.mark.timeout(1800)
 def test_a_study_by_a_metric_chooses_by_it_and_continues_after_a_kill(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ready: Installation, tmp_path: Path
 ) -> None:
-    home, kill = tmp_path / "home", tmp_path / "kill"
+    home, kill = ready.settings.home, tmp_path / "kill"
     kill.touch()
-    ready = Installation(home, _components()).with_tables(1)
     # A process dies while it measures a finished trial.
     paths = os.pathsep.join(path for path in sys.path if path)
     dead = subprocess.run(
@@ -145,7 +170,7 @@ def test_a_study_by_a_metric_chooses_by_it_and_continues_after_a_kill(
 
     by_level = ready.declared_as(_components(metric="level", parallel_trials=2))
     launcher = ready.platform.launcher
-    ready.platform.__dict__["launcher"] = _WithoutHoldout(launcher)
+    ready.platform.__dict__["launcher"] = _HoldoutDeleted(launcher)
     found = _facts(by_level)
     ready.platform.__dict__["launcher"] = launcher
     assert {file: file.stat().st_mtime_ns for file in before} == before
@@ -186,3 +211,33 @@ def test_a_study_by_a_metric_chooses_by_it_and_continues_after_a_kill(
     chosen = chosen_for(pipeline.spec, ready.platform, days(WINDOW + 1)[1:])
     assert chosen is not None
     assert "has the highest level of the validation rows" in chosen.says
+
+
+ONE_EPOCH = TuningSection.model_validate(
+    {"space": {"training": {"epochs": {"kind": "categorical", "choices": [1]}}}, "trials": 1}
+)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("components", "metric", "as_loss"),
+    [
+        pytest.param(MULTICLASS, "logloss", float, id="classes"),
+        pytest.param(QUANTILE, "pinball", float, id="quantile"),
+        pytest.param(text_components(), "perplexity", math.log, id="texts"),
+        pytest.param(RANKING, "ndcg", None, id="lists"),
+    ],
+)
+def test_a_metric_on_the_validation_rows_agrees_with_the_loss_there(
+    components: Any, metric: str, as_loss: Callable[[float], float] | None, home: Path
+) -> None:
+    """The workers measure the loss, the bundle the metric. A list has no loss that equals a metric."""
+    *tables, pipeline = components
+    tuned = pipeline.spec.model_copy(update={"tuning": ONE_EPOCH.model_copy(update={"metric": metric})})
+    ready = Installation(home, [*tables, TrainingPipeline(tuned)]).with_tables(1)
+    (row,) = _facts(ready)["rows"]
+    if as_loss is None:
+        assert 0 < row[metric] <= 1
+    else:
+        assert as_loss(row[metric]) == pytest.approx(row["validation loss"], rel=1e-4)

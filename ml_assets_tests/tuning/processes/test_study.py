@@ -8,7 +8,7 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import FloatRange, SpaceSection, TuningSection
+from ml_assets.model.steps.search_space import FloatRange, PrunerWarmupSection, SpaceSection, TuningSection
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from resources.addresses import Address
 from resources.ledger import TrainedOn
@@ -370,3 +370,34 @@ def test_a_grid_with_fewer_points_than_trials_ends_with_its_points() -> None:
     while (trial := study.next()) is not None:
         study.end(trial, _ended(trial))
     assert len(study.outcomes()) == study.most == 6
+
+
+@pytest.mark.parametrize(("pruner", "first"), [("median", 2), ("successive_halving", 1), ("hyperband", 1)])
+def test_no_pruner_pauses_a_trial_in_its_warm_up(pruner: str, first: int) -> None:
+    """After it, each pauses the same bad trial at once. Without one, each pauses it as early as its own rule says."""
+
+    def paused_at(warm_from: int | None) -> int | None:
+        facts = {"space": SPACE, "sampler": "random", "pruner": pruner, "trials": 20}
+        warmup = {} if warm_from is None else {"pruner_warmup": {"epochs": warm_from}}
+        section = TuningSection.model_validate(facts | warmup)
+        study = _study(InMemoryStorage(), section, "warm-up")
+        earliest: list[int] = []
+        while (trial := study.next()) is not None:
+            loss, at = 1.0 + trial.number, 0
+            for at in range(1, EPOCHS + 1):
+                if study.should_pause(trial, at, loss, is_warm=at >= (warm_from or 1)):
+                    earliest.append(at)
+                    break
+            common: dict[str, Any] = {"number": trial.number, "parameters": trial.parameters}
+            state = "paused" if at < EPOCHS else "finished"
+            study.end(trial, TrialOutcome(**common, state=state, validation_loss=loss))
+        return min(earliest, default=None)
+
+    assert paused_at(None) == first
+    assert paused_at(5) == 5
+
+
+def test_a_warm_up_in_steps_ends_with_the_epoch_that_reaches_them() -> None:
+    warmup = PrunerWarmupSection(steps=500)
+    assert [warmup.is_over(epoch, 240 * epoch) for epoch in (1, 2, 3)] == [False, False, True]
+    assert PrunerWarmupSection(epochs=2).is_over(2, 1)
