@@ -17,6 +17,8 @@ GRACE_SECONDS = 10
 NAME_SERVICE_READY_PORT = 8181
 NAMES = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "coredns")
 """The parts, in the order of their start."""
+PACKING_SCHEDULER = "packing"
+"""Name by which a pod asks for the node whose GPUs are used most, so that whole nodes stay free for large trainings."""
 
 
 @dataclass(frozen=True)
@@ -119,11 +121,17 @@ def controller_manager(programs: Programs, pki: Pki) -> list[str | Path]:
 def scheduler(layout: ClusterLayout, programs: Programs, pki: Pki) -> list[str | Path]:
     """Return the command of the scheduler. Its settings are in a file, because the rates are no longer flags."""
     name = "kube-scheduler"
+    by_gpus = {"type": "MostAllocated", "resources": [{"name": "nvidia.com/gpu", "weight": 1}]}
+    packing = {"name": "NodeResourcesFit", "args": {"scoringStrategy": by_gpus}}
     config = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
         "clientConnection": {"kubeconfig": str(pki.kubeconfig(name)), "qps": 300, "burst": 600},
+        "profiles": [
+            {"schedulerName": "default-scheduler"},
+            {"schedulerName": PACKING_SCHEDULER, "pluginConfig": [packing]},
+        ],
     }
     file = layout.state / "scheduler.json"
     write_once(file, json.dumps(config, indent=1))
