@@ -82,6 +82,9 @@ def _measured(
     noticed = [one.noticed_after() for one in trainings.all]
     seen = sorted(one for one in noticed if one is not None)
     missed = count - len(seen) + sum(not one.is_as_played() for one in trainings.all)
+    for one in trainings.all:
+        if one.noticed_after() is None or not one.is_as_played():
+            sys.stderr.write(f"{one.end}: {[line for _, line in one.said]} {one.result.exception()}\n")
     return [
         Result(
             name=f"requests of each of {count} trainings that are watched, in a minute "
