@@ -75,7 +75,7 @@ class KubernetesSettings(Documented, BaseSettings):
     the queue, also before those that run."""
     pull_seconds: float = Field(default=1800.0, gt=0)
     """Seconds for which a pod on a node may pull its image before the training fails."""
-    lease_seconds: int = Field(default=40, ge=3)
+    lease_seconds: int = Field(default=24, ge=3)
     """Seconds after the last renewal of its Lease until a launcher counts as gone. It renews twice as often, and gives
     the Lease up at once if it is asked to end."""
     return_seconds: int = Field(default=600, ge=0)
