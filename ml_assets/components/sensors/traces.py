@@ -22,7 +22,7 @@ from resources.words import counted
 
 if TYPE_CHECKING:
     from ml_assets.extras.traces.otlp import Trace
-    from ml_assets.extras.traces.span import Span
+    from ml_assets.extras.traces.span import TraceSpan
 
 _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _AT_ONCE = 20
@@ -78,7 +78,7 @@ def trace_sensors(settings: Settings) -> list[dg.SensorDefinition]:
 
 def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRecord) -> "Trace":
     from ml_assets.extras.traces.otlp import Trace
-    from ml_assets.extras.traces.span import Span
+    from ml_assets.extras.traces.span import TraceSpan
 
     run = record.dagster_run
     asked = record.create_timestamp.timestamp()
@@ -86,14 +86,14 @@ def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRec
     began = record.start_time or ended
     about, partition = subject_of(run), partition_of(run)
     failed = run.status is dg.DagsterRunStatus.FAILURE
-    span = Span(
+    span = TraceSpan(
         name=f"run of {about or run.job_name} {partition}".rstrip(),
         began=asked,
         ended=ended,
         attributes={"dagster.run_id": run.run_id, "ml_assets.state": run.status.value.lower()},
         error="failed" if failed else "",
         parts=[
-            Span(name="queued", began=asked, ended=began),
+            TraceSpan(name="queued", began=asked, ended=began),
             *_steps(instance, artifacts, run.run_id),
         ],
     )
@@ -105,15 +105,15 @@ def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRec
     )
 
 
-def _steps(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[Span]":
-    from ml_assets.extras.traces.span import Span
+def _steps(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":
+    from ml_assets.extras.traces.span import TraceSpan
 
     launches = list(_launches(instance, artifacts, run_id))
     for one in instance.get_run_step_stats(run_id):
         if one.start_time is None:
             continue
         ended = one.end_time or one.start_time
-        yield Span(
+        yield TraceSpan(
             name=f"step {one.step_key}",
             began=one.start_time,
             ended=ended,
@@ -122,7 +122,7 @@ def _steps(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "
         )
 
 
-def _launches(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[Span]":
+def _launches(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":
     """Yield the spans of the trainings of a run. A record that is damaged has none."""
     from ml_assets.extras.traces.training_spans import training_spans
 

@@ -16,7 +16,7 @@ from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
-from ml_assets.extras.traces.span import Span, is_parent
+from ml_assets.extras.traces.span import TraceSpan, is_parent
 from resources.addresses import Address
 
 PATIENCE_SECONDS = 5
@@ -30,7 +30,7 @@ class Trace:
     run_id: str
     root_run_id: str
     """First run of all tries. Its id, without dashes, is that of the trace."""
-    span: Span
+    span: TraceSpan
     parent: str = ""
     """`traceparent` of the request that launched the run: then the spans belong to its trace."""
 
@@ -65,7 +65,7 @@ def _trace_id(run_id: str) -> int:
 
 
 def _spans(
-    span: Span, place: str, trace_id: int, parent: SpanContext | None, resource: Resource
+    span: TraceSpan, place: str, trace_id: int, parent: SpanContext | None, resource: Resource
 ) -> Generator[ReadableSpan]:
     span_id = int(hashlib.sha256(place.encode()).hexdigest()[:16], 16)
     context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)

@@ -10,7 +10,7 @@ Attribute = str | bool | int | float
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class TraceSpan:
     """Stretch of time of a run."""
 
     name: str
@@ -19,8 +19,8 @@ class Span:
     ended: float
     attributes: Mapping[str, Attribute] = field(default_factory=dict[str, Attribute])
     error: str = ""
-    """Why it failed; empty if it did not."""
-    parts: Sequence["Span"] = ()
+    """Reason of a failure; empty if it did not fail."""
+    parts: Sequence["TraceSpan"] = ()
     """Spans within it, oldest first."""
 
 

@@ -8,7 +8,7 @@ last place, its workers with their last sign of life.
 
 from collections.abc import Iterable
 
-from ml_assets.extras.traces.span import Attribute, Span
+from ml_assets.extras.traces.span import Attribute, TraceSpan
 from ml_assets.model.steps.goodput import Trained, mark_of, trained_of
 from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch
 from resources.job.events import TrainingEvent
@@ -18,17 +18,17 @@ _NEWEST = 100
 _FAILED = ("failed", "diverged", "lost")
 
 
-def training_spans(record: UsageRecord, run_id: str, events: Iterable[TrainingEvent]) -> list[Span]:
+def training_spans(record: UsageRecord, run_id: str, events: Iterable[TrainingEvent]) -> list[TraceSpan]:
     """Return the spans of the launches by one Dagster run, oldest first. `events`: those of the training's folder."""
     trained = trained_of(mark for event in events if (mark := mark_of(event)) is not None)
     return [_launch(record, one, trained) for one in record.launches if one.run_id == run_id]
 
 
-def _launch(record: UsageRecord, launch: UsedLaunch, trained: list[Trained]) -> Span:
+def _launch(record: UsageRecord, launch: UsedLaunch, trained: list[Trained]) -> TraceSpan:
     numbered = enumerate(record.attempts, start=1)
     # A launch may take up an attempt that another one began.
     own = [(number, one) for number, one in numbered if _overlaps(one, launch)]
-    return Span(
+    return TraceSpan(
         name="launch",
         began=launch.began,
         ended=launch.at,
@@ -48,14 +48,14 @@ def _overlaps(attempt: UsedAttempt, launch: UsedLaunch) -> bool:
     return attempt.reading.began <= launch.at and attempt.reading.at >= launch.began
 
 
-def _attempt(number: int, attempt: UsedAttempt, launch: UsedLaunch, trained: list[Trained]) -> Span:
+def _attempt(number: int, attempt: UsedAttempt, launch: UsedLaunch, trained: list[Trained]) -> TraceSpan:
     began = max(attempt.reading.began, launch.began)
     ended = min(attempt.reading.at, launch.at)
     attributes: dict[str, Attribute] = {"ml_assets.state": attempt.state, "ml_assets.gpus": attempt.gpus}
     if attempt.gpu:
         attributes["ml_assets.gpu"] = attempt.gpu
     here = [one for one in trained if began <= one.started.time <= ended]
-    return Span(
+    return TraceSpan(
         name=f"attempt {number}",
         began=began,
         ended=ended,
@@ -65,10 +65,10 @@ def _attempt(number: int, attempt: UsedAttempt, launch: UsedLaunch, trained: lis
     )
 
 
-def _workers(trained: Trained) -> Span:
+def _workers(trained: Trained) -> TraceSpan:
     started = trained.started
     size = int(started.values.get("world_size", 0))
-    return Span(
+    return TraceSpan(
         name=f"workers 0 to {size - 1}" if size > 1 else "worker",
         began=started.time,
         ended=max(trained.last_sign, started.time),
@@ -77,20 +77,20 @@ def _workers(trained: Trained) -> Span:
     )
 
 
-def _steps(trained: Trained) -> list[Span]:
+def _steps(trained: Trained) -> list[TraceSpan]:
     """Return the spans between validations."""
     ends = [one for one in trained.marks if one.kind == "epoch"]
     begins = [trained.started, *ends]
     return [
-        Span(name=f"steps to {end.step}", began=begin.time, ended=end.time)
+        TraceSpan(name=f"steps to {end.step}", began=begin.time, ended=end.time)
         for begin, end in zip(begins, ends, strict=False)
     ][-_NEWEST:]
 
 
-def _checkpoints(trained: Trained) -> list[Span]:
+def _checkpoints(trained: Trained) -> list[TraceSpan]:
     marks = [one for one in trained.marks if one.kind == "checkpoint"][-_NEWEST:]
     return [
-        Span(
+        TraceSpan(
             name="checkpoint",
             began=max(
                 one.time - float(one.values.get("checkpoint_duration_ms", 0.0)) / 1000, trained.started.time

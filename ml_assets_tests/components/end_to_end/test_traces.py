@@ -23,7 +23,7 @@ DAY = days(WINDOW, start=1)[-1]
 
 @dataclass
 class Collected:
-    """What arrived, and the status that answers."""
+    """Messages that arrived, and the status that answers."""
 
     address: str = ""
     messages: list[ExportTraceServiceRequest] = field(default_factory=list)
