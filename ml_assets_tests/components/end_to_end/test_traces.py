@@ -68,7 +68,9 @@ def collected() -> Iterator[Collected]:
 def installation(tmp_path_factory: pytest.TempPathFactory, collected: Collected) -> Installation:
     home = tmp_path_factory.mktemp("traces")
     settings = Settings.model_validate({"home": home, "author": "ada", "traces_url": collected.address})
-    return Installation(home, settings=settings)
+    installation = Installation(home, settings=settings)
+    assert tick(installation) == "sends the traces of runs that end from now on"
+    return installation
 
 
 def tick(installation: Installation) -> str:
@@ -94,7 +96,6 @@ def within(inner: SentSpan, outer: SentSpan) -> bool:
 
 
 def test_a_trace_leads_from_the_run_to_its_workers(installation: Installation, collected: Collected) -> None:
-    assert tick(installation) == "sends the traces of runs that end from now on"
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     built = installation.with_tables(1).run(*STAGES, partition=DAY, **{TRACE_PARENT: parent})
     assert built.success, failure_of(built)
