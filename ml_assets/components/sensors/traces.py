@@ -3,11 +3,13 @@
 Here: runs and steps of Dagster as spans. Not here: the spans of a training, the message (`extras.traces`).
 """
 
-from collections.abc import Iterator
-from datetime import datetime
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
+from pydantic import BaseModel
 
 from ml_assets.components.metadata import ROOT_RUN, TRACE_PARENT, partition_of
 from ml_assets.components.sensors.ended_runs import subject_of
@@ -27,36 +29,67 @@ if TYPE_CHECKING:
 _ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _AT_ONCE = 20
 """Runs of one message."""
+_COLLECT_SECONDS = 20.0
+"""Seconds after which a message is sent with the runs that it has: Dagster ends a tick after 60."""
+_METRICS = '"kind":"metrics"'
 _EVERY_SECONDS = 30
+_OVERLAP = timedelta(minutes=10)
+"""Time before the newest sent run in which runs are looked up again. The end of a run is told by the clock of its
+machine, and may be written later than that of another run."""
+
+
+class _Progress(BaseModel):
+    """Runs whose traces need not be sent, as the cursor keeps them."""
+
+    after: datetime
+    """Runs that ended at this time (UTC) or before it."""
+    sent: dict[str, datetime] = {}
+    """Id → end of the runs after it that were sent."""
+
+    def with_sent(self, records: Sequence[dg.RunRecord], now: datetime) -> "_Progress":
+        """Return the progress after these runs, oldest first, were sent. An end after `now` is that of a clock that is
+        ahead."""
+        sent = self.sent | {one.dagster_run.run_id: one.update_timestamp for one in records}
+        after = max(self.after, min(records[-1].update_timestamp, now) - _OVERLAP)
+        return _Progress(after=after, sent={run: end for run, end in sent.items() if end > after})
 
 
 def _send(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     instance = tick.context.instance
-    newest = instance.get_run_records(dg.RunsFilter(statuses=_ENDED), limit=1, order_by="update_timestamp")
-    tick.saw(newest=[f"{one.storage_id} {one.update_timestamp}" for one in newest])
-    if not tick.own:
-        return TickAnswer(
-            said="sends the traces of runs that end from now on", own=tick.now.isoformat(), again_at=None
-        )
-    found = instance.get_run_records(
-        dg.RunsFilter(statuses=_ENDED, updated_after=datetime.fromisoformat(tick.own)),
-        limit=_AT_ONCE,
-        ascending=True,
-        order_by="update_timestamp",
+    known = _Progress.model_validate_json(tick.own) if tick.own else _Progress(after=tick.now - _OVERLAP)
+    # After the clock was set back.
+    known = known.model_copy(update={"after": min(known.after, tick.now)})
+    ended = dg.RunsFilter(statuses=_ENDED, updated_after=known.after)
+    newest = instance.get_run_records(ended, limit=1, order_by="update_timestamp")
+    tick.saw(
+        newest=[f"{one.storage_id} {one.update_timestamp}" for one in newest],
+        number=instance.get_runs_count(ended),
     )
+    looked_up = instance.get_run_records(
+        ended, limit=_AT_ONCE + len(known.sent), ascending=True, order_by="update_timestamp"
+    )
+    found = [one for one in looked_up if one.dagster_run.run_id not in known.sent][:_AT_ONCE]
     if not found:
-        return TickAnswer(said="no run ended", own=tick.own, again_at=None)
-    from ml_assets.extras.traces.otlp import send
+        return TickAnswer(said="no run ended", own=known.model_dump_json(), again_at=None)
+    from ml_assets.extras.traces.otlp import CollectorAway, send
 
     settings = platform.settings
     assert settings.traces_url is not None  # else there is no such sensor
-    traces = [_trace(instance, platform.artifacts, one) for one in found]
-    if why := send(settings.traces_url, traces, settings.environment):
-        return TickAnswer(said=f"the traces wait: {why}", own=tick.own, again_at=tick.now)
+    traces: list[Trace] = []
+    until = time.monotonic() + _COLLECT_SECONDS
+    for one in found:
+        traces.append(_trace(tick.context, platform.artifacts, one))
+        if time.monotonic() > until:
+            break
+    try:
+        refused = send(settings.traces_url, traces, settings.environment)
+    except CollectorAway as error:
+        return TickAnswer(said=f"the traces wait: {error}", own=known.model_dump_json(), again_at=tick.now)
+    said = f"sent the traces of {counted(len(traces) - refused, 'run')}"
     return TickAnswer(
-        said=f"sent the traces of {counted(len(traces), 'run')}",
-        own=found[-1].update_timestamp.isoformat(),
-        again_at=tick.now if len(found) == _AT_ONCE else None,
+        said=f"{said}; the collector refused {counted(refused, 'run')}" if refused else said,
+        own=known.with_sent(found[: len(traces)], tick.now).model_dump_json(),
+        again_at=tick.now,
     )
 
 
@@ -76,7 +109,7 @@ def trace_sensors(settings: Settings) -> list[dg.SensorDefinition]:
     ]
 
 
-def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRecord) -> "Trace":
+def _trace(context: dg.SensorEvaluationContext, artifacts: Artifacts, record: dg.RunRecord) -> "Trace":
     from ml_assets.extras.traces.otlp import Trace
     from ml_assets.extras.traces.span import TraceSpan
 
@@ -94,7 +127,7 @@ def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRec
         error="failed" if failed else "",
         parts=[
             TraceSpan(name="queued", began=asked, ended=began),
-            *_steps(instance, artifacts, run.run_id),
+            *_steps(context, artifacts, run.run_id),
         ],
     )
     return Trace(
@@ -105,11 +138,11 @@ def _trace(instance: dg.DagsterInstance, artifacts: Artifacts, record: dg.RunRec
     )
 
 
-def _steps(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":
+def _steps(context: dg.SensorEvaluationContext, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":
     from ml_assets.extras.traces.span import TraceSpan
 
-    launches = list(_launches(instance, artifacts, run_id))
-    for one in instance.get_run_step_stats(run_id):
+    launches = list(_launches(context, artifacts, run_id))
+    for one in context.instance.get_run_step_stats(run_id):
         if one.start_time is None:
             continue
         ended = one.end_time or one.start_time
@@ -122,12 +155,14 @@ def _steps(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "
         )
 
 
-def _launches(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":
-    """Yield the spans of the trainings of a run. A record that is damaged has none."""
+def _launches(
+    context: dg.SensorEvaluationContext, artifacts: Artifacts, run_id: str
+) -> "Iterator[TraceSpan]":
+    """Yield the spans of the trainings of a run. A training whose record or events are damaged has none."""
     from ml_assets.extras.traces.training_spans import training_spans
 
-    made = instance.get_records_for_run(run_id, of_type=dg.DagsterEventType.ASSET_MATERIALIZATION).records
-    for one in made:
+    kind = dg.DagsterEventType.ASSET_MATERIALIZATION
+    for one in context.instance.get_records_for_run(run_id, of_type=kind).records:
         materialization = one.asset_materialization
         fingerprint = materialization and materialization.metadata.get("fingerprint")
         if (
@@ -139,10 +174,13 @@ def _launches(instance: dg.DagsterInstance, artifacts: Artifacts, run_id: str) -
         model = materialization.asset_key.path[0]
         try:
             usage = read_usage(artifacts, model, str(fingerprint.value))
-        except UsageDamaged:
-            continue
-        if usage is not None:
-            yield from training_spans(usage, run_id, _events(artifacts, model, usage.fingerprint))
+            if usage is not None:
+                yield from training_spans(usage, run_id, _events(artifacts, model, usage.fingerprint))
+        except (UsageDamaged, ArithmeticError, TypeError, ValueError) as error:
+            # Events have any values that are JSON.
+            context.log.warning(
+                f"the trace of run {run_id} is without its training, whose record is damaged: {error}"
+            )
 
 
 def _events(artifacts: Artifacts, model: str, fingerprint: str) -> list[TrainingEvent]:
@@ -150,4 +188,10 @@ def _events(artifacts: Artifacts, model: str, fingerprint: str) -> list[Training
         text = read_artifact(artifacts, folder_of_training(model, fingerprint), EVENTS).decode()
     except ArtifactMissing:
         return []
-    return [event for event in map(TrainingEvent.from_line, text.splitlines()) if event is not None]
+    # Of the reports of steps in a row, the last tells when the workers were alive: there may be a million.
+    lines = text.splitlines()
+    nexts = [*lines[1:], ""]
+    telling = (
+        one for one, after in zip(lines, nexts, strict=True) if _METRICS not in one or _METRICS not in after
+    )
+    return [event for event in map(TrainingEvent.from_line, telling) if event is not None]

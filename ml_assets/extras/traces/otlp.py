@@ -5,14 +5,18 @@ follows from its run and its place, so a message that is sent again adds nothing
 """
 
 import hashlib
+import logging
 import uuid
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import urlsplit
 
+import requests
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import ReadableSpan
-from opentelemetry.sdk.trace.export import SpanExportResult
 from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, Status, StatusCode, TraceFlags
 
@@ -20,6 +24,7 @@ from ml_assets.extras.traces.span import TraceSpan, is_parent
 from resources.addresses import Address
 
 PATIENCE_SECONDS = 5
+_ABOUT_THE_MESSAGE = (HTTPStatus.BAD_REQUEST, HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
 _SAMPLED = TraceFlags(TraceFlags.SAMPLED)
 
 
@@ -35,16 +40,75 @@ class Trace:
     """`traceparent` of the request that launched the run: then the spans belong to its trace."""
 
 
-def send(url: Address, traces: Sequence[Trace], environment: str) -> str:
-    """Send traces; return why they did not arrive, or an empty text."""
+class CollectorAway(Exception):
+    """The collector did not take a message, and may take it later. Only the sensor handles it."""
+
+
+class _MessageRefused(CollectorAway):
+    """The collector does not take this message, which may be about one of its traces."""
+
+
+def send(url: Address, traces: Sequence[Trace], environment: str) -> int:
+    """Send traces in one message; return how many of them the collector refused. Raises `CollectorAway`.
+
+    If it refuses the message, send each trace by itself. One counts as refused only if the collector took another one.
+    """
+    try:
+        _post(url, traces, environment)
+        return 0
+    except _MessageRefused as error:
+        if len(traces) == 1:
+            raise
+        newest = error
+    refused = 0
+    for one in traces:
+        try:
+            _post(url, [one], environment)
+        except _MessageRefused as error:
+            refused, newest = refused + 1, error
+    if refused == len(traces):
+        raise newest
+    return refused
+
+
+def _post(url: Address, traces: Sequence[Trace], environment: str) -> None:
     resource = Resource({"service.name": "ml-assets", "deployment.environment.name": environment})
     spans = [span for one in traces for span in _readable(one, resource)]
-    exporter = OTLPSpanExporter(endpoint=f"{url.reveal().rstrip('/')}/v1/traces", timeout=PATIENCE_SECONDS)
+    parts = urlsplit(url.reveal())
+    endpoint = parts._replace(path=f"{parts.path.rstrip('/')}/v1/traces").geturl()
+    session = _Session()
+    exporter = OTLPSpanExporter(endpoint=endpoint, timeout=PATIENCE_SECONDS, session=session)
+    # Its words hold the address with its credentials.
+    logging.getLogger(OTLPSpanExporter.__module__).disabled = True
     try:
-        result = exporter.export(spans)
+        exporter.export(spans)
     finally:
         exporter.shutdown()
-    return "" if result is SpanExportResult.SUCCESS else f"the collector at {url} did not take them"
+    if session.status is not None and 200 <= session.status < 300:
+        return
+    answer = (
+        f"answered {session.status}" if session.status else session.failure or "cannot be sent this message"
+    )
+    is_refused = session.status in _ABOUT_THE_MESSAGE or not (session.status or session.failure)
+    raise (_MessageRefused if is_refused else CollectorAway)(f"the collector at {url} {answer}")
+
+
+class _Session(requests.Session):
+    """Connection that keeps the newest answer. It reads no body, which may come byte by byte."""
+
+    status: int | None = None
+    failure: str = ""
+
+    def request(self, *given: Any, **named: Any) -> requests.Response:
+        self.status, self.failure = None, ""
+        try:
+            answer = super().request(*given, **{**named, "stream": True})
+        except Exception as error:
+            # Not its text, which may hold a part of the address.
+            self.failure = f"did not answer ({type(error).__name__})"
+            raise
+        self.status = answer.status_code
+        return answer
 
 
 def _readable(trace: Trace, resource: Resource) -> Generator[ReadableSpan]:

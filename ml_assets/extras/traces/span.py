@@ -6,6 +6,10 @@ from dataclasses import dataclass, field
 
 _PARENT = re.compile(r"[0-9a-f]{2}-([0-9a-f]{32})-([0-9a-f]{16})-[0-9a-f]{2}")
 
+_LAST = 2**63 / 1e9
+_INTEGERS = 2**63
+"""Bounds of times, in seconds, and of whole numbers in a message."""
+
 Attribute = str | bool | int | float
 
 
@@ -22,6 +26,17 @@ class TraceSpan:
     """Reason of a failure; empty if it did not fail."""
     parts: Sequence["TraceSpan"] = ()
     """Spans within it, oldest first."""
+
+    def __post_init__(self) -> None:
+        # A message with one such number cannot be written at all, and its other spans would be lost with it.
+        for one in (self.began, self.ended):
+            if not 0 <= one <= _LAST:
+                raise ValueError(
+                    f"span {self.name} has the time {one}, which is no time in seconds since the epoch"
+                )
+        for name, one in self.attributes.items():
+            if isinstance(one, int) and abs(one) >= _INTEGERS:
+                raise ValueError(f"span {self.name} has {name} {one}, which is no number of 64 bits")
 
 
 def is_parent(text: str) -> bool:
