@@ -1,6 +1,7 @@
 """Watches of an attempt's objects: a change rings, and a watch that ends or breaks hides none."""
 
 import time
+from typing import Any
 
 import pytest
 
@@ -62,3 +63,11 @@ def test_a_launcher_that_may_not_watch_names_its_role(api: ApiServer, launch: La
     with pytest.raises(ClusterRefused, match="bind the launcher's role"):
         launch.run()
     assert api.names("jobs") == []
+
+
+def test_a_watch_that_ends_by_a_fault_does_not_end_in_silence(api: ApiServer) -> None:
+    """A launcher without a watch would wait for a change for ever."""
+    unknown: Any = {"balloon": ("", "")}
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), unknown) as changes, pytest.raises(KeyError):
+        rings_after(changes)
+        rings_after(changes)

@@ -76,6 +76,15 @@ def test_levels_are_added_to_the_priority_of_the_class(api: ApiServer) -> None:
     assert len(api.requests) == patches, "nothing changed"
 
 
+def test_an_annotation_that_somebody_edited_ends_no_training(api: ApiServer) -> None:
+    cluster, edited = Cluster(NAMESPACE), workload()
+    edited["metadata"]["annotations"] = {"ml-assets/class-priority": "high"}
+    api.put("workloads", edited)
+    for level in (40, 12):
+        QueuePriority(cluster, print).raise_to(api.objects["workloads", "w"], level)
+        assert api.objects["workloads", "w"]["spec"]["priority"] == 500 + level
+
+
 @pytest.mark.parametrize(("status", "lines"), [(403, 1), (500, 0), (404, 0)])
 def test_a_queue_that_takes_no_level_ends_no_training(api: ApiServer, status: int, lines: int) -> None:
     api.trouble("PATCH", "/workloads/w", status, times=999)

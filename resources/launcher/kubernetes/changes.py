@@ -9,7 +9,6 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
-from resources.job.errors import ClusterRefused
 from resources.launcher.kubernetes.cluster import Cluster, Kind
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
@@ -25,7 +24,7 @@ class Changes:
         self._selectors = selectors
         self._rung = threading.Event()
         self._over = threading.Event()
-        self._refused: ClusterRefused | None = None
+        self._failed: Exception | None = None
 
     def __enter__(self) -> Self:
         self._rung.set()
@@ -42,11 +41,11 @@ class Changes:
         self._over.set()
 
     def taken(self) -> bool:
-        """Return True if the objects may have changed since the last call, and at the first. Raise `ClusterRefused` if
-        they may not be watched.
+        """Return True if the objects may have changed since the last call, and at the first. Raise what ended a watch:
+        `ClusterRefused` if the objects may not be watched.
         """
-        if self._refused is not None:
-            raise self._refused
+        if self._failed is not None:
+            raise self._failed
         if not self._rung.is_set():
             return False
         self._rung.clear()  # before the read, which sees all that rang until now
@@ -61,10 +60,10 @@ class Changes:
                     self._rung.set()
                     if self._over.is_set():
                         return
-            except ClusterRefused as error:
-                self._refused = error
-                return
             except ConnectionError:
                 self._rung.set()  # without a watch the objects are read once in each pause
                 pause = min(2 * pause, _LONGEST_PAUSE)
+            except Exception as error:  # raised by `taken`: without a watch and without a word it would wait for ever
+                self._failed = error
+                return
             self._over.wait(pause)

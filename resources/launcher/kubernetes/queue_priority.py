@@ -81,7 +81,11 @@ class QueuePriority:
         """Set the priority of a Workload to `level` above its class. A failure does not end the training."""
         meta, spec = workload["metadata"], workload["spec"]
         priority = int(spec.get("priority", 0))
-        declared = int(meta.get("annotations", {}).get(_CLASS, priority))
+        noted = meta.get("annotations", {}).get(_CLASS)
+        try:
+            declared = priority if noted is None else int(noted)
+        except ValueError:  # somebody edited it
+            declared = priority
         if self._is_refused or declared + level == priority:
             return
         change = {
