@@ -41,6 +41,11 @@ def _declared(
     return DECLARED.replace("  seed: 11\n", section)
 
 
+def validation_loss(label: Any, prediction: Any, group: Any, weight: Any) -> float:
+    """Return a number that is not the loss of a training."""
+    return 1.0
+
+
 def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
     text = _declared(rate="{kind: flaot, low: 0.001, high: 0.01}", trials=0, more="prunner: median")
     lines = {one.strip(): number for number, one in enumerate(text.splitlines(), start=1)}
@@ -171,6 +176,16 @@ def test_faults_of_a_study_are_lines_with_file_line_and_key() -> None:
             "row_p99_ms is for gates on a holdout, and a trial is measured on its validation rows: use one of "
             "validation_loss, ",
             id="metric of no rows",
+        ),
+        pytest.param(
+            _declared(more="metric: validation_loss").replace(
+                "  evaluation:\n",
+                "  evaluation:\n    metrics: [{function: "
+                + f"{__name__}.validation_loss, better: higher}}]\n",
+            ),
+            "metric",
+            "validation_loss is the loss by which each training chooses its best epoch: rename the function",
+            id="function with the name of the loss",
         ),
         pytest.param(_declared(more="prunner: median"), "prunner", "unknown key 'prunner'", id="key"),
     ],

@@ -90,7 +90,7 @@ def _shown(stored: "StoredStudy", platform: Platform) -> dict[str, Any]:
         {
             "trial": one.number,
             **{name: one.parameters.get(name, "–") for name in names},
-            **({} if metric.is_validation_loss else {metric.name: _cell(one.value)}),
+            **({} if metric.is_validation_loss else {metric.in_words: _cell(one.value)}),
             "validation loss": _cell(one.validation_loss),
             "epochs": one.epochs,
             **({"paused after": ", ".join(map(str, one.pauses))} if result.pruner != "none" else {}),

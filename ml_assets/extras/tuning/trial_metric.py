@@ -37,6 +37,11 @@ from resources.platform import Platform
 class NotMeasured(Exception):
     """The metric has no finite value for a trial. Only the study handles it."""
 
+    def __init__(self, why: str, *, may_pass: bool) -> None:
+        """`may_pass`: the next launch may measure it, such as with a file that the metric reads."""
+        super().__init__(why)
+        self.may_pass = may_pass
+
 
 def trial_metric(
     spec: PipelineSpec, platform: Platform, training_set: TrainingSet, result: TrainingResult, name: str
@@ -59,9 +64,10 @@ def trial_metric(
             predictions = predictions_of(model, rows, spec.features.primary_key)
         value = _measured(spec, snapshot, rows, predictions, name)
     except (BundleRefused, EvaluationInputError, GraphFailed, InputRefused, ParityBroken) as error:
-        raise NotMeasured(f"{type(error).__name__}: {error}") from error
+        raise NotMeasured(f"{type(error).__name__}: {error}", may_pass=True) from error
     if not math.isfinite(value):
-        raise NotMeasured(f"its {name} of {rows.height:,} validation rows was {value:g}")
+        said = f"its {name} of {rows.height:,} validation rows was {value:g}"
+        raise NotMeasured(said, may_pass=False)
     return value
 
 

@@ -187,7 +187,7 @@ class Trials:
                 with self._measures:
                     value = trial_metric(self.spec, self.platform, training_set, result, self.metric.name)
             except NotMeasured as error:
-                return TrialOutcome(**common, **cost, state="failed", why=f"{error}")
+                return TrialOutcome(**common, **cost, state="failed", why=f"{error}", may_pass=error.may_pass)
         return TrialOutcome(
             **common,
             **cost,

@@ -160,7 +160,7 @@ def run_study(
         best = result.chosen
         values = {} if best.value is None else {f"best_{metric.name}": best.value}
         tracked.log(
-            {"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number} | values, 0
+            values | {"best_validation_loss": best.validation_loss or 0.0, "best_trial": best.number}, 0
         )
     report = StudyReport(
         result=result,
@@ -223,8 +223,10 @@ def _none_finished(result: StudyResult, tuning: TuningSection) -> str:
     if result.stopped:
         return f"{said}\nAlso, {result.stopped}: raise tuning.budget of {result.model} and launch the study again"
     if again := sum(one.may_pass for one in result.trials):
+        by_loss = result.compared_by.is_validation_loss
+        causes = "Resources, room or a store" if by_loss else "The metric, resources, room or a store"
         return (
-            f"{said}\nResources, room or a store may be the reason of {counted(again, 'failure')}. Mend it, or give "
+            f"{said}\n{causes} may be the reason of {counted(again, 'failure')}. Mend it, or give "
             f"other --resources, and launch the study again: it trains "
             f"{'this trial' if again == 1 else 'these trials'} once more"
         )

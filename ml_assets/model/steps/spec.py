@@ -422,6 +422,8 @@ class PipelineSpec(Section):
         """Return the reason for which trials cannot be compared by a metric; empty if they can be."""
         measured = self.evaluation
         legal = (VALIDATION_LOSS, *(one.name for one in measured.of_rows))
+        if legal.count(VALIDATION_LOSS) > 1:
+            return f"{VALIDATION_LOSS} is the loss by which each training chooses its best epoch: rename the function"
         if name in legal:
             return ""
         listed = f"use one of {', '.join(legal)}"
