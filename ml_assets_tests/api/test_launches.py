@@ -220,7 +220,8 @@ def test_a_run_carries_the_span_of_its_caller(api: ServedApi) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
     assert tags(traceparent=parent)[TRACE_PARENT] == parent
     assert TRACE_PARENT not in tags()
-    for wrong in ("mine", parent.upper(), f"{parent}-more", f"00-{'0' * 32}-b7ad6b7169203331-01"):
+    zeros = f"00-{'0' * 32}-b7ad6b7169203331-01"
+    for wrong in ("mine", parent.upper(), f"{parent}-more", f"ff{parent[2:]}", zeros):
         assert TRACE_PARENT not in tags(traceparent=wrong), wrong
     first = tags(traceparent=parent, **{"idempotency-key": "traced"})
     other = parent.replace("b7ad", "c8be")

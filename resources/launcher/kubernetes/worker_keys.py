@@ -13,6 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from datetime import UTC
 from typing import Any
 
 from resources.addresses import Address
@@ -52,18 +53,26 @@ class WorkersRole:
         import botocore.config
         import botocore.exceptions as boto
         import botocore.session
+        from botocore.parsers import ResponseParserError
 
         patience = botocore.config.Config(
             connect_timeout=_CONNECT_SECONDS, read_timeout=_READ_SECONDS, retries={"mode": "standard"}
         )
         where = self.endpoint_url or "AWS"
+        session: Any = botocore.session.get_session()  # pyright: ignore[reportUnknownMemberType]
         try:
-            sts: Any = botocore.session.get_session().create_client(  # pyright: ignore[reportUnknownMemberType]
-                "sts", endpoint_url=self.endpoint_url and self.endpoint_url.reveal(), config=patience
+            sts: Any = session.create_client(
+                "sts",
+                # Unlike S3, it takes no request without one, also at another store, which has none.
+                region_name=session.get_config_variable("region") or "us-east-1",
+                endpoint_url=self.endpoint_url and self.endpoint_url.reveal(),
+                config=patience,
             )
             answer = sts.assume_role(
                 RoleArn=self.arn, RoleSessionName=name, DurationSeconds=self.seconds, Policy=self.policy()
             )["Credentials"]
+            ends = answer["Expiration"]
+            facts = {one: answer[one] for one in ("AccessKeyId", "SecretAccessKey", "SessionToken")}
         except (boto.ClientError, boto.NoCredentialsError, boto.PartialCredentialsError) as error:
             status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= _PASSING_STATUS:
@@ -73,11 +82,11 @@ class WorkersRole:
                 "allow keys of this life (ML_ASSETS_KUBERNETES_S3_ROLE_SECONDS). Without ML_ASSETS_KUBERNETES_S3_ROLE, "
                 "workers get the keys of ML_ASSETS_KUBERNETES_S3_SECRET"
             ) from error
-        except boto.BotoCoreError as error:
+        except (boto.BotoCoreError, ResponseParserError, KeyError, ValueError) as error:
+            # The last three: the answer of something between here and the store.
             raise self._away(error) from error
-        names = ("AccessKeyId", "SecretAccessKey", "SessionToken")
-        ends = answer["Expiration"].isoformat()
-        return json.dumps({"Version": 1, "Expiration": ends, **{one: answer[one] for one in names}})
+        ends = ends if ends.tzinfo else ends.replace(tzinfo=UTC)
+        return json.dumps({"Version": 1, "Expiration": ends.isoformat(), **facts})
 
     def policy(self) -> str:
         """Return the policy of the keys. They reach nothing beyond it, and nothing beyond the role itself."""
@@ -103,7 +112,7 @@ class WorkersRole:
 
     def _away(self, error: Exception) -> ArtifactsUnavailable:
         return ArtifactsUnavailable(
-            f"the token service (STS) at {self.endpoint_url or 'AWS'} did not answer ({type(error).__name__}: "
+            f"the token service (STS) at {self.endpoint_url or 'AWS'} gave no keys ({type(error).__name__}: "
             f"{error}): check that it runs; then run it again"
         )
 
