@@ -79,6 +79,14 @@ def test_a_role_replaces_the_buckets_keys_by_a_file_of_keys() -> None:
     assert "AWS_CONFIG_FILE" not in environment(ResourceProfile())
 
 
+def test_a_declared_variable_stands_once_and_counts_before_the_secret() -> None:
+    """Jobs take a variable twice; JobSets are refused."""
+    declared = {"AWS_DEFAULT_REGION": "eu-central-1", "AWS_SESSION_TOKEN": "own"}
+    (container,) = pod_spec(ResourceProfile(env=declared))["containers"]
+    found = [one for one in container["env"] if one["name"] in declared]
+    assert found == [{"name": name, "value": value} for name, value in declared.items()]
+
+
 @pytest.mark.parametrize("partition", ["aws", "aws-us-gov"])
 def test_keys_of_workers_reach_two_folders_alone(partition: str) -> None:
     role = WorkersRole(

@@ -378,7 +378,9 @@ def _environment(
             _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY", optional=has_identity),
             _from_secret(settings.s3_secret, "AWS_SESSION_TOKEN", optional=True),
         ]
-    return [*({"name": key, "value": value} for key, value in values.items()), *told_by_secret]
+    # What is declared counts before the Secret: a JobSet with a variable twice is refused.
+    undeclared = (one for one in told_by_secret if one["name"] not in values)
+    return [*({"name": key, "value": value} for key, value in values.items()), *undeclared]
 
 
 def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:
