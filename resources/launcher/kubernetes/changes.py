@@ -63,7 +63,9 @@ class Changes:
             except ConnectionError:
                 self._rung.set()  # without a watch the objects are read once in each pause
                 pause = min(2 * pause, _LONGEST_PAUSE)
-            except Exception as error:  # raised by `taken`: without a watch and without a word it would wait for ever
+            except (
+                Exception
+            ) as error:  # raised by `taken`: without a watch and without a word it would wait for ever
                 self._failed = error
                 return
             self._over.wait(pause)
