@@ -21,7 +21,7 @@ from ml_assets_tests.api.conftest import ServedApi, serving_api
 from ml_assets_tests.api.test_following import following_run, steps_of, training
 from ml_assets_tests.api.test_frame import NOBODY, operations, problem
 from ml_assets_tests.api.test_launches import TABLE, TRAINING, state
-from resources.ledger import LedgerUnavailable
+from resources.ledger import Accounts, LedgerUnavailable
 from resources.settings import Settings
 
 PATIENCE = 150.0
@@ -115,7 +115,7 @@ def test_a_stream_ends_without_a_word_if_the_ledger_goes_away(
         def away(*_: Any, **__: Any) -> Any:
             raise LedgerUnavailable("the ledger does not answer: start it")
 
-        monkeypatch.setattr("ml_assets.extras.governance.proxy.persons.Persons.visitor", away)
+        monkeypatch.setattr(Accounts, "standings", away)
         assert next(events, None) is None
     assert "Traceback" not in caplog.text
 
