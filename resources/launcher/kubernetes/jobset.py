@@ -73,20 +73,16 @@ class JobSetRun:
         while True:
             if (result := training.finished(has_pods=True)) is not None:
                 return result
-            if (job := self._current(state)) is not None:
+            if (job := self._current()) is not None:
+                if (document := self._found()) is not None:  # it may have a new attempt
+                    state = self._told(document, state)
                 self._follow(job)
                 since = time.monotonic()
                 continue
             training.logs.deliver(POLL_SECONDS)
             document = self._found() or self._made()
             training.equip("jobset", document)
-            if (now := JobSetState.of(document)).restarts > state.restarts:
-                most = training.job.settings.max_attempts
-                training.output.say(
-                    f"{self._name} starts attempt {now.restarts + 1}; {now.failures} of {most} failures: resuming from "
-                    "the last checkpoint"
-                )
-            state = now
+            state = self._told(document, state)
             if state.outcome:
                 raise self._failure(state)
             waited = time.monotonic() - since
@@ -99,6 +95,16 @@ class JobSetRun:
                     raise PodNotStarted(said)
                 training.output.say(said)  # its controller may come back, or the node that keeps an ended pod
                 since = time.monotonic()
+
+    def _told(self, document: Document, before: JobSetState) -> JobSetState:
+        """Return the state of the JobSet. Log a new attempt."""
+        state = JobSetState.of(document)
+        if state.restarts > before.restarts:
+            self.training.output.say(
+                f"{self._name} starts attempt {state.restarts + 1}; {state.failures} of "
+                f"{self.training.job.settings.max_attempts} failures: resuming from the last checkpoint"
+            )
+        return state
 
     def _attached(self) -> Document | None:
         """Return the JobSet of an earlier launch; None without one. Remove one that failed before this run began."""
@@ -156,7 +162,7 @@ class JobSetRun:
             of.output.say(f"started {self._name}: {of.profile.in_words(of.profile.most_nodes)}")
             return document
 
-    def _current(self, state: JobSetState) -> Document | None:
+    def _current(self) -> Document | None:
         """Return the Job of the present attempt if there is more to see of it; None if not, or before it exists."""
         cluster = self.training.cluster
         job = cluster.get("job", workers_name(self.training.job))
