@@ -59,7 +59,7 @@ _LOG_SECONDS = 5.0
 _EVENTS_SECONDS = 2.0
 """Seconds before the first request for events, and between two requests."""
 _QUEUE_SECONDS = 10.0
-"""Seconds between two requests for the position in the queue."""
+"""Seconds between two requests for the position in the queue, while the training waits."""
 _ROOM_LOOK_SECONDS = 2.0
 """Seconds between two requests for the placeholders of an elastic training that may grow."""
 _BY_TAINT = "DeletionByTaintManager"
@@ -166,11 +166,12 @@ class AttemptWatcher:
 
     def _looked_at(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of the attempt if its Job and pods, as last read, have come to one by now."""
-        if self.profile.queue is not None and self._is_due("priority", REFRESH_SECONDS):
-            self._refresh_priority()
+        queued = self._asked_queue(document)
+        if queued is not None:
+            self._refresh_priority(queued)
         if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
             self.output.tell([reading])
-        if (end := self._held_back(document) or self._not_begun(document, pods)) is not None:
+        if (end := self._held_back(document, queued) or self._not_begun(document, pods)) is not None:
             return end
         self._grow(pods)
         return self._over(document, pods)
@@ -208,14 +209,23 @@ class AttemptWatcher:
         while (left := until - time.monotonic()) > 0 and not self.lost.is_set():
             self.logs.deliver(left)
 
-    def _held_back(self, document: Document) -> AttemptEnd | None:
+    def _waits(self, document: Document) -> bool:
+        """True if the queue has not admitted the Job yet."""
+        return bool(document["spec"].get("suspend")) and self._running_since is None
+
+    def _asked_queue(self, document: Document) -> list[Document] | None:
+        """Return Kueue's record of the Job; None without a queue, and if it is not due."""
+        seconds = _QUEUE_SECONDS if self._waits(document) else REFRESH_SECONDS
+        if self.profile.queue is None or not self._is_due("queue", seconds):
+            return None
+        return self._workloads()
+
+    def _held_back(self, document: Document, queued: list[Document] | None) -> AttemptEnd | None:
         """Log why the queue does not admit the Job. Return the end of the attempt if the queue never will."""
         queue = self.profile.queue
-        if queue is None or not document["spec"].get("suspend") or self._running_since is not None:
+        if queue is None or queued is None or not self._waits(document):
             return None
-        if not self._is_due("queue", _QUEUE_SECONDS):
-            return None
-        place = self._place()
+        place = QueuePosition.of(queued)
         if place.waits_for not in ("", self._queued):
             self._queued = place.waits_for
             self.output.say(f"waits in queue {queue}: {place.waits_for}")
@@ -231,19 +241,15 @@ class AttemptWatcher:
         is_final = time.monotonic() - self._refused_since > allowed
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
-    def _place(self) -> QueuePosition:
-        """Return the position of the Job, or of its JobSet, in the queue."""
-        return QueuePosition.of(self._workloads())
-
     def _workloads(self) -> list[Document]:
         """Return Kueue's record of the Job, or of its JobSet."""
         queued = jobset_of(self.job) or self.job["metadata"]
         return self.cluster.workloads(f"{JOB_UID}={queued['uid']}")
 
-    def _refresh_priority(self) -> None:
+    def _refresh_priority(self, queued: list[Document]) -> None:
         """Tell the queue what an eviction would lose, or how long the training waits."""
         bound = 3600 * self.settings.waiting_hours
-        for workload in self._workloads():
+        for workload in queued:
             level = level_of(workload, self.output.pace.saved_at, self.cluster.now(), bound)
             self._priority.raise_to(workload, level)
 
@@ -340,7 +346,7 @@ class AttemptWatcher:
             return AttemptEnd(kind="resized", said=said, nodes=self._grown)
         queue = self.profile.queue
         if end.kind == "preempted" and queue is not None and document["spec"].get("suspend"):
-            said = f"queue {queue} evicted the training: {self._place().given_up_for or end.said}"
+            said = f"queue {queue} evicted the training: {QueuePosition.of(self._workloads()).given_up_for or end.said}"
             return replace(end, said=said)
         return end
 
