@@ -80,7 +80,11 @@ def read_events(folder: Path) -> list[TrainingEvent]:
     After a restart, a step may be reported twice.
     """
     path = folder / EVENTS
-    lines = path.read_text().splitlines() if path.exists() else []
+    return events_in(path.read_text().splitlines() if path.exists() else [])
+
+
+def events_in(lines: Iterable[str]) -> list[TrainingEvent]:
+    """Return the events in lines of output or of the file of events, in order."""
     return [event for event in map(TrainingEvent.from_line, lines) if event is not None]
 
 

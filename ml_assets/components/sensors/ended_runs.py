@@ -55,11 +55,12 @@ def told(platform: Platform, notice: Mapping[str, Any]) -> str:
 
 
 _MODEL_ASSET = "registered_model"
-_ENDED = {
+ENDED = {
     dg.DagsterRunStatus.SUCCESS: "completed",
     dg.DagsterRunStatus.FAILURE: "failed",
     dg.DagsterRunStatus.CANCELED: "canceled",
 }
+"""Status of a run that ended → word for people."""
 _WHY_CHARACTERS = 500
 
 
@@ -86,7 +87,7 @@ def scheduled_shares(instance: dg.DagsterInstance, first: datetime, until: datet
 def _repeated(instance: dg.DagsterInstance, first: datetime, until: datetime) -> list[list[dg.DagsterRun]]:
     """Return the runs of each launch, oldest first."""
     found = instance.get_run_records(
-        dg.RunsFilter(statuses=list(_ENDED), updated_after=first), ascending=True, order_by="update_timestamp"
+        dg.RunsFilter(statuses=list(ENDED), updated_after=first), ascending=True, order_by="update_timestamp"
     )
     runs = {
         one.dagster_run.run_id: one.dagster_run
@@ -119,7 +120,7 @@ def _launch_of(instance: dg.DagsterInstance, repeated: Iterable[dg.DagsterRun]) 
     if not runs:
         return None
     newest = runs[-1]
-    status = _ENDED[newest.status]
+    status = ENDED[newest.status]
     why, is_refused = reason_of(instance, newest.run_id) if status == "failed" else ("", False)
     return EndedLaunch(
         subject=subject_of(newest) or "",

@@ -12,12 +12,12 @@ import dagster as dg
 from pydantic import BaseModel
 
 from ml_assets.components.metadata import ROOT_RUN, TRACE_PARENT, partition_of
-from ml_assets.components.sensors.ended_runs import subject_of
+from ml_assets.components.sensors.ended_runs import ENDED, subject_of
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.model.steps.usage import UsageDamaged, read_usage
 from resources.artifacts import ArtifactMissing, Artifacts, read_artifact
 from resources.extras import require
-from resources.job.events import EVENTS, TrainingEvent, folder_of_training
+from resources.job.events import EVENTS, TrainingEvent, events_in, folder_of_training
 from resources.platform import Platform
 from resources.settings import Settings
 from resources.words import counted
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
     from ml_assets.extras.traces.otlp import Trace
     from ml_assets.extras.traces.span import TraceSpan
 
-_ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED]
 _AT_ONCE = 20
 """Runs of one message."""
 _COLLECT_SECONDS = 20.0
@@ -59,7 +58,7 @@ def _send(tick: Tick, platform: dg.ResourceParam[Platform]) -> TickAnswer:
     known = _Progress.model_validate_json(tick.own) if tick.own else _Progress(after=tick.now - _OVERLAP)
     # After the clock was set back.
     known = known.model_copy(update={"after": min(known.after, tick.now)})
-    ended = dg.RunsFilter(statuses=_ENDED, updated_after=known.after)
+    ended = dg.RunsFilter(statuses=list(ENDED), updated_after=known.after)
     newest = instance.get_run_records(ended, limit=1, order_by="update_timestamp")
     tick.saw(
         newest=[f"{one.storage_id} {one.update_timestamp}" for one in newest],
@@ -191,7 +190,6 @@ def _events(artifacts: Artifacts, model: str, fingerprint: str) -> list[Training
     # Of the reports of steps in a row, the last tells when the workers were alive: there may be a million.
     lines = text.splitlines()
     nexts = [*lines[1:], ""]
-    telling = (
+    return events_in(
         one for one, after in zip(lines, nexts, strict=True) if _METRICS not in one or _METRICS not in after
     )
-    return [event for event in map(TrainingEvent.from_line, telling) if event is not None]

@@ -39,13 +39,9 @@ class TrainingCode:
     """`python` and each installed package that the workers' code imports → version."""
 
 
+@reading_once()  # the four parts reach the same modules
 def training_code(spec: PipelineSpec) -> TrainingCode:
     """Return the versions of the code that `spec` trains with, as it is on this machine."""
-    with reading_once():  # the four parts reach the same modules
-        return _training_code(spec)
-
-
-def _training_code(spec: PipelineSpec) -> TrainingCode:
     model, blob = spec.model, spec.features.blob
     loop, without = worker_modules(model.script or "")
     paths = [path for path in (model.function, blob.decode if blob else None) if path]

@@ -193,9 +193,8 @@ class StudyResult:
     def to_json(self) -> str:
         """Return the document. `chosen` and `because` in it are for people: they follow from the trials."""
         facts: dict[str, Any] = asdict(self) | {"chosen": self.chosen.number, "because": self.because}
-        if (
-            self.compared_by.is_validation_loss
-        ):  # so a result of a release without other metrics keeps its digest
+        if self.compared_by.is_validation_loss:
+            # A result of a release without other metrics keeps its digest.
             del facts["measured_by"]
             for one in (*facts["trials"], *facts["inherited"]):
                 del one["value"]

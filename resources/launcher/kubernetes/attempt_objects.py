@@ -246,9 +246,7 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
         "metadata": {
             "name": name,
             "labels": {**training_labels(job), ATTEMPT: str(attempt)},
-            "ownerReferences": [
-                {"apiVersion": "batch/v1", "kind": "Job", "name": name, "uid": owner["metadata"]["uid"]}
-            ],
+            "ownerReferences": [{**TYPES["job"], "name": name, "uid": owner["metadata"]["uid"]}],
         },
         "spec": {
             "clusterIP": "None",

@@ -19,7 +19,7 @@ from datetime import datetime
 from resources.job.errors import ClusterRefused
 from resources.job.events import TrainingEvent
 from resources.job.reserved import Reserved
-from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING
+from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING, TYPES
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.pod_state import Pod
@@ -184,9 +184,7 @@ def _placeholder(job: Document, number: int) -> Document:
         "metadata": {
             "name": f"{meta['name']}-room-{number}",
             "labels": {**labels, _ROLE: "placeholder"},
-            "ownerReferences": [
-                {"apiVersion": "batch/v1", "kind": "Job", "name": meta["name"], "uid": meta["uid"]}
-            ],
+            "ownerReferences": [{**TYPES["job"], "name": meta["name"], "uid": meta["uid"]}],
         },
         "spec": spec,
     }

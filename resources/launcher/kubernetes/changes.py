@@ -63,9 +63,8 @@ class Changes:
             except ConnectionError:
                 self._rung.set()  # without a watch the objects are read once in each pause
                 pause = min(2 * pause, _LONGEST_PAUSE)
-            except (
-                Exception
-            ) as error:  # raised by `taken`: without a watch and without a word it would wait for ever
+            except Exception as error:
+                # Raised by `taken`: a launcher without a watch and without a word would wait for ever.
                 self._failed = error
                 return
             self._over.wait(pause)

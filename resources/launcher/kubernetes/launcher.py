@@ -205,9 +205,8 @@ class _LeaderRun:
             raise
         except BaseException as error:
             if self.training.goes_on_after(error):
-                self.lease.hand_over(
-                    _RELEASE_SECONDS
-                )  # the next launcher attaches, or a pruner removes the pods
+                # The next launcher attaches, or a pruner removes the pods.
+                self.lease.hand_over(_RELEASE_SECONDS)
             else:
                 self._clean(error)
             raise

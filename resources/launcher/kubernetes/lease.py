@@ -15,7 +15,7 @@ from resources.job.errors import ClusterRefused, ClusterUnavailable
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Outdated
 
 RENEWALS = 2
-"""Renewals per lease duration. Each is retried until the next: 200 launchers renew ten times a second."""
+"""Renewals per lease duration. Each is retried until the next."""
 _ATTEMPT, _FAILURES, _RUN = "ml-assets/attempt", "ml-assets/failures", "ml-assets/run"
 
 
