@@ -15,6 +15,7 @@ import botocore.session
 
 from deployment.testbed import processes
 from deployment.testbed.build import build
+from ml_assets_tests.servers.s3_variables import s3_variables
 
 BUCKET = "artifacts"
 ROLE = "arn:aws:iam::000000000000:role/workers"
@@ -49,13 +50,7 @@ class TokenStore:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables with which a process works as the platform."""
-        return {
-            "AWS_ACCESS_KEY_ID": _KEY,
-            "AWS_SECRET_ACCESS_KEY": _SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_ENDPOINT_URL": self.address,
-        }
+        return s3_variables(self.address, _KEY, _SECRET)
 
     def client(self, **credentials: str) -> Any:
         """Return an S3 client, of the platform without `credentials`."""

@@ -45,8 +45,8 @@ from ml_assets_tests.components.readings_pipeline import (
     days,
     read_readings,
 )
+from ml_assets_tests.components.without_holdout import WithoutHoldout
 from resources.job.events import RESULT
-from resources.job.job import TrainingJob, TrainingResult
 
 STUDY = f"{MODEL}/hyperparameters"
 LOW, NEAR, HIGH = 1.0, 22.0, 44.0
@@ -135,27 +135,12 @@ def ready(home: Path) -> Installation:
     return Installation(home, _components()).with_tables(1)
 
 
-class _HoldoutDeleted:
-    """The real launcher, after the shards and the index of the holdout were deleted."""
-
-    def __init__(self, launcher: Any) -> None:
-        self._launcher = launcher
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._launcher, name)
-
-    def run(self, job: TrainingJob, *arguments: Any, **named: Any) -> TrainingResult:
-        for file in Path(job.snapshot).glob("holdout*"):
-            file.unlink(missing_ok=True)  # two trials run at once
-        return self._launcher.run(job, *arguments, **named)
-
-
 @pytest.mark.timeout(900)
 def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(ready: Installation) -> None:
     """Both train the same two trials, once, and neither reads a row of the holdout."""
     two = {"space": {"hyperparameters": {"start": {"kind": "categorical", "choices": [NEAR, HIGH]}}}}
     by_loss = ready.declared_as(_components(**two))
-    ready.platform.__dict__["launcher"] = _HoldoutDeleted(ready.platform.launcher)
+    ready.platform.__dict__["launcher"] = WithoutHoldout(ready.platform.launcher)
     assert _facts(by_loss)["chosen"] == {"hyperparameters.start": NEAR}
     trainings = ready.settings.artifacts_folder / "training" / MODEL
     before = {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")}
@@ -205,7 +190,7 @@ def test_a_study_by_a_metric_chooses_by_it_and_continues_after_a_kill(
 
     by_level = ready.declared_as(_components(metric="level", parallel_trials=2))
     launcher = ready.platform.launcher
-    ready.platform.__dict__["launcher"] = _HoldoutDeleted(launcher)
+    ready.platform.__dict__["launcher"] = WithoutHoldout(launcher)
     found = _facts(by_level)
     ready.platform.__dict__["launcher"] = launcher
     assert {file: file.stat().st_mtime_ns for file in before} == before

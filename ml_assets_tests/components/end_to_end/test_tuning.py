@@ -39,6 +39,7 @@ from ml_assets_tests.components.readings_pipeline import (
     Source,
     days,
 )
+from ml_assets_tests.components.without_holdout import WithoutHoldout
 from resources.job.errors import OutOfDisk
 from resources.job.events import JOB, RESULT, TrainingEvent, read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
@@ -151,21 +152,6 @@ def _trainings(installation: Installation) -> dict[Path, TrainingJob]:
     return {file.parent: TrainingJob.from_json(file.read_text()) for file in files}
 
 
-class _WithoutHoldout:
-    """The real launcher, after the shards and the index of the holdout were deleted."""
-
-    def __init__(self, launcher: Any) -> None:
-        self._launcher = launcher
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._launcher, name)
-
-    def run(self, job: TrainingJob, *arguments: Any, **named: Any) -> TrainingResult:
-        for file in Path(job.snapshot).glob("holdout*"):
-            file.unlink(missing_ok=True)  # two trials run at once
-        return self._launcher.run(job, *arguments, **named)
-
-
 class _Elsewhere:
     """The real launcher in folders that the study does not see, as pods have them. Trials with `BROKEN` find no room
     there, once another one has reported its first metrics."""
@@ -217,7 +203,7 @@ def test_a_killed_study_continues_and_its_values_are_trained(ready: Installation
     }
     assert len(before) == 1
     launcher = ready.platform.launcher
-    ready.platform.__dict__["launcher"] = _WithoutHoldout(launcher)
+    ready.platform.__dict__["launcher"] = WithoutHoldout(launcher)
     result = ready.run(STUDY)
     assert result.success, failure_of(result)
     ready.platform.__dict__["launcher"] = launcher

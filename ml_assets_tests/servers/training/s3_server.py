@@ -9,6 +9,7 @@ from pathlib import Path
 from deployment.testbed import processes
 from deployment.testbed.build import build
 from deployment.testbed.processes import Process
+from ml_assets_tests.servers.s3_variables import s3_variables
 
 _BUCKET = "training"
 _KEY, _SECRET = "a-key-of-tests", "a-secret-of-tests"
@@ -31,13 +32,7 @@ class OwnS3Server:
     @property
     def environment(self) -> dict[str, str]:
         """Return the variables that point an S3 client of another process at it."""
-        return {
-            "AWS_ACCESS_KEY_ID": _KEY,
-            "AWS_SECRET_ACCESS_KEY": _SECRET,
-            "AWS_DEFAULT_REGION": "us-east-1",
-            "AWS_EC2_METADATA_DISABLED": "true",
-            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{self.port}",
-        }
+        return s3_variables(f"http://127.0.0.1:{self.port}", _KEY, _SECRET)
 
     def path(self, address: str) -> Path:
         """Return the path of an object or a prefix on the server's disk."""
