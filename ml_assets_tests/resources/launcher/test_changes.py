@@ -7,8 +7,7 @@ import pytest
 
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, with_pod
-from ml_assets_tests.resources.launcher.pod_documents import CREATED, pod
-from resources.job.errors import ClusterRefused
+from ml_assets_tests.resources.launcher.pod_documents import CREATED, ended, pod
 from resources.launcher.kubernetes import cluster
 from resources.launcher.kubernetes.changes import Changes
 from resources.launcher.kubernetes.cluster import Cluster, Kind
@@ -27,7 +26,7 @@ def rings_after(changes: Changes) -> float:
 
 
 def test_the_first_look_and_each_change_ring(api: ApiServer) -> None:
-    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS) as changes:
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS, print) as changes:
         assert changes.taken()
         assert rings_after(changes) < SECONDS  # the watch is open
         api.put("pods", POD)
@@ -39,7 +38,7 @@ def test_the_first_look_and_each_change_ring(api: ApiServer) -> None:
 @pytest.mark.parametrize("status", [401, 500, 0], ids=["expired", "away", "cut"])
 def test_a_broken_watch_rings_and_is_opened_again(api: ApiServer, status: int) -> None:
     api.trouble("GET", "watch=True", status, times=2)
-    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS) as changes:
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS, print) as changes:
         assert changes.taken()
         for _ in range(3):
             assert rings_after(changes) < SECONDS
@@ -50,23 +49,49 @@ def test_a_broken_watch_rings_and_is_opened_again(api: ApiServer, status: int) -
 def test_a_watch_that_is_silent_for_too_long_rings(api: ApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """A server that was lost closes no connection; one that lives sends bookmarks."""
     monkeypatch.setattr(cluster, "SILENCE_SECONDS", 0.2)  # the server of this test is silent for a second
-    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS) as changes:
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS, print) as changes:
         assert changes.taken()
         for _ in range(3):
             assert rings_after(changes) < SECONDS
     assert len(api.watched) > 1
 
 
-def test_a_launcher_that_may_not_watch_names_its_role(api: ApiServer, launch: LaunchedHere) -> None:
+def test_a_launcher_that_may_not_watch_polls_and_names_the_right(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    """As after an upgrade of the image before that of the chart. Until 2026-11-30, it removed a training that was
+    well."""
+    reads: list[str] = []
+
+    def end_at_the_third_read(request: str) -> None:
+        reads.append(request)
+        if request == f"GET jobs {launch.name}-1" and reads.count(request) == 3:
+            launch.finish()
+            with_pod(ended(0, 0), "Complete")(api, api.objects["jobs", f"{launch.name}-1"])
+
     api.on_job = with_pod(pod(0, state={"running": {"startedAt": CREATED}}))
+    api.on_done = end_at_the_third_read
     api.trouble("GET", "watch=True", 403, times=999)
-    with pytest.raises(ClusterRefused, match="bind the launcher's role"):
-        launch.run()
-    assert api.names("jobs") == []
+    assert launch.run().best_step == 1
+    refused = [line for line in launch.log if "may not be watched" in line]
+    assert len(refused) == 2
+    assert all("bind the launcher's role" in line for line in refused)
+    assert api.watched == []
+
+
+def test_a_right_to_watch_that_is_granted_meanwhile_is_used(api: ApiServer) -> None:
+    api.trouble("GET", "watch=True", 403, times=1)
+    said: list[str] = []
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), PODS, said.append) as changes:
+        assert changes.taken()
+        for _ in range(3):
+            assert rings_after(changes) < SECONDS
+    assert len(said) == 1
+    assert api.watched != []
 
 
 def test_a_watch_that_ends_by_a_fault_does_not_end_in_silence(api: ApiServer) -> None:
     """A launcher without a watch would wait for a change for ever."""
     unknown: Any = {"balloon": ("", "")}
-    with Changes(Cluster(NAMESPACE, patience_seconds=1), unknown) as changes, pytest.raises(KeyError):
+    with Changes(Cluster(NAMESPACE, patience_seconds=1), unknown, print) as changes, pytest.raises(KeyError):
         _ = [rings_after(changes) for _ in range(2)]

@@ -34,7 +34,7 @@ from resources.launcher.kubernetes.classify import (
     why_no_pods,
     why_not_started,
 )
-from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
+from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
 from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.output import LogTail, PodsOutput, RestartEstimate
@@ -144,7 +144,8 @@ class AttemptWatcher:
         of_job = f"batch.kubernetes.io/controller-uid={uid}"
         document: Document | None = None
         pods: list[Pod] = []
-        with Changes(self.cluster, {"job": ("", f"metadata.name={name}"), "pod": (of_job, "")}) as changes:
+        watched: dict[Kind, tuple[str, str]] = {"job": ("", f"metadata.name={name}"), "pod": (of_job, "")}
+        with Changes(self.cluster, watched, self.output.say) as changes:
             while True:
                 self._deliver()
                 if self.lost.is_set():
