@@ -9,10 +9,10 @@ import pytest
 from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import ApiServer
 from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, with_pod
-from ml_assets_tests.resources.launcher.object_store import ObjectStore
+from ml_assets_tests.resources.launcher.object_store import BUCKET, ObjectStore
 from ml_assets_tests.resources.launcher.scripted_jobs import job_of
 from resources.artifacts import ArtifactsUnavailable, FolderArtifacts
-from resources.job.errors import Diverged
+from resources.job.errors import BadConfiguration, Diverged
 from resources.job.events import EVENTS, TrainingEvent, read_events, training_folder_name
 from resources.job.reserved import Reserved
 from resources.launcher.kubernetes.exchange import share_events
@@ -211,3 +211,16 @@ def test_a_drained_launcher_leaves_its_pods_a_cancelled_one_does_not(
     run_out(api)
     assert launch.run(complete).best_step == 1
     assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("prefix", ["team-*", "team-?", "${aws:username}", "p" * 300])
+def test_a_prefix_that_no_policy_of_keys_can_name_is_refused(
+    api: ApiServer, launch: LaunchedHere, prefix: str
+) -> None:
+    """A policy takes `*` of a prefix as any text: workers of team-a would reach the files of team-b."""
+    launch.settings = launch.settings.model_copy(update={"s3_role": "arn:aws:iam::123456789012:role/workers"})
+    launch.artifacts.url = f"s3://{BUCKET}/{prefix}"
+    with pytest.raises(BadConfiguration, match="ML_ASSETS_ARTIFACTS_URL"):
+        launch.run()
+    assert api.requests == []
+    assert launch.store.objects == {}

@@ -70,6 +70,7 @@ class KubernetesLauncher:
         self._require_usable(job, folder, profile)
         if (result := finished(self.artifacts, job)) is not None:
             return result
+        role = self._workers_role(job)
         share_inputs(self.artifacts, job)
         cluster = self._connect()
         threading.Thread(target=self._prune_quietly, daemon=True).start()
@@ -91,7 +92,7 @@ class KubernetesLauncher:
                 s3_endpoint_url=self.settings.s3_endpoint_url or self.s3_endpoint_url,
                 logs=logs,
                 output=output,
-                keys=self._keys(cluster, job),
+                keys=role and self._keys(cluster, job, role),
                 comes_back=comes_back,
             )
             try:
@@ -148,16 +149,19 @@ class KubernetesLauncher:
             logs.look(pods_of(cluster, f"{attempt_objects.training_selector(job)},{attempt_objects.INDEX}"))
             logs.deliver(_FOLLOW_SECONDS)
 
-    def _keys(self, cluster: Cluster, job: TrainingJob) -> WorkerKeys | None:
+    def _workers_role(self, job: TrainingJob) -> WorkersRole | None:
+        """Return the role to assume for the workers; None without one. Raise `BadConfiguration`."""
         if self.settings.s3_role is None:
             return None
-        role = WorkersRole(
+        return WorkersRole(
             arn=self.settings.s3_role,
             seconds=self.settings.s3_role_seconds,
             endpoint_url=self.s3_endpoint_url,
             written=[self.artifacts.address(training_folder_name(job))],
             read=[self.artifacts.address(snapshot_name(job))],
         )
+
+    def _keys(self, cluster: Cluster, job: TrainingJob, role: WorkersRole) -> WorkerKeys:
         name, labels = attempt_objects.training_name(job), attempt_objects.training_labels(job)
         return WorkerKeys(cluster, role, name, labels, renew_seconds=role.seconds / 2)
 

@@ -24,6 +24,10 @@ from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Documen
 
 KEYS = "keys.json"
 """File of the Secret, in the form of botocore's `credential_process`."""
+_PATTERNS = "*?$"
+"""Characters of wildcards and variables in a policy: with one, the keys would reach folders of others."""
+_LONGEST_POLICY = 2048
+"""Characters of a session's policy, https://docs.aws.amazon.com/STS/latest/APIReference/API_AssumeRole.html."""
 _RETRY_SECONDS = 30.0
 _PASSING_STATUS = 500
 _CONNECT_SECONDS, _READ_SECONDS = 5, 30
@@ -44,6 +48,24 @@ class WorkersRole:
     """Addresses of folders, `s3://…`, that the workers read and write."""
     read: Sequence[str]
     """Addresses of folders that the workers only read."""
+
+    def __post_init__(self) -> None:
+        """Refuse folders that no policy can name. Raise `BadConfiguration`."""
+        instead = (
+            "set ML_ASSETS_ARTIFACTS_URL to another prefix, or leave out ML_ASSETS_KUBERNETES_S3_ROLE: then workers "
+            "get the keys of ML_ASSETS_KUBERNETES_S3_SECRET"
+        )
+        for one in (*self.written, *self.read):
+            if any(character in one for character in _PATTERNS):
+                raise BadConfiguration(
+                    f"keys of one training cannot be limited to {one}: {' '.join(_PATTERNS)} mean other folders, too, "
+                    f"in a policy; {instead}"
+                )
+        if (length := len(self.policy())) > _LONGEST_POLICY:
+            raise BadConfiguration(
+                f"the policy of keys for {self.written[0]} has {length} characters, and a store takes "
+                f"{_LONGEST_POLICY}; {instead.replace('another', 'a shorter')}"
+            )
 
     def keys(self, name: str) -> str:
         """Return new keys as the content of `KEYS`. `name`: the session, for the store's log.
