@@ -56,6 +56,8 @@ class ApiServer:
     """Notified at each change of an object."""
     watched: list[str] = field(default_factory=list[str])
     """Kind of every watch that was opened."""
+    changes: list[tuple[str, Document]] = field(default_factory=list[tuple[str, Document]])
+    """Kind and document at each change of an object, for watches. A removed object comes in its last state."""
     _versions: Iterable[int] = field(default_factory=count)
 
     def put(self, kind: str, document: Document) -> Document:
@@ -68,9 +70,16 @@ class ApiServer:
                 **document["metadata"],
                 "resourceVersion": number,
             }
-            self.objects[kind, meta["name"]] = {**document, "metadata": meta}
+            made = self.objects[kind, meta["name"]] = {**document, "metadata": meta}
+            self.changes.append((kind, made))
             self.lock.notify_all()
-            return self.objects[kind, meta["name"]]
+            return made
+
+    def remove(self, kind: str, name: str) -> None:
+        """Remove an object."""
+        with self.lock:
+            self.changes.append((kind, self.objects.pop((kind, name))))
+            self.lock.notify_all()
 
     def trouble(self, method: str, path: str, status: int = _NO_ANSWER, times: int = 1) -> None:
         """Answer the next `times` requests so: with `status`, or not at all after they were done."""
@@ -116,8 +125,11 @@ class ApiServer:
                 return 200, ""
             if "watch" in asked:
                 self.watched.append(kind)
+                earlier = len(self.changes)
                 self.lock.wait(_WATCH_SECONDS)
-                return 200, json.dumps({"type": "MODIFIED", "object": {}})
+                told = [one for of, one in self.changes[earlier:] if of == kind]
+                chosen = [one for one in told if _matches(one, asked.get("labelSelector", ""))]
+                return 200, "".join(json.dumps({"type": "MODIFIED", "object": one}) + "\n" for one in chosen)
             if method == "POST":
                 answer = self._create(kind, name, body)
             elif found["name"]:
@@ -125,8 +137,6 @@ class ApiServer:
             else:
                 answer = self._many(method, kind, asked.get("labelSelector", ""), int(asked.get("limit", 0)))
             self.requests.append(f"{method} {kind} {name}".rstrip())
-            if method == "DELETE":
-                self.lock.notify_all()
             self.on_done(self.requests[-1])
             return answer
 
@@ -142,7 +152,7 @@ class ApiServer:
         found = [one for (of, _), one in self.objects.items() if of == kind and _matches(one, selector)]
         if method == "DELETE":
             for one in found[: limit or None]:
-                del self.objects[kind, one["metadata"]["name"]]
+                self.remove(kind, one["metadata"]["name"])
         meta = {"continue": "the-rest"} if limit and len(found) > limit else {}
         return 200, {"kind": "List", "metadata": meta, "items": found[: limit or None]}
 
@@ -159,7 +169,7 @@ class ApiServer:
         if method == "PATCH":
             return 200, self.put(kind, _merged(there, body))
         if method == "DELETE":
-            del self.objects[kind, name]
+            self.remove(kind, name)
         return 200, there
 
 

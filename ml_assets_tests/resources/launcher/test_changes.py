@@ -1,13 +1,15 @@
 """Watches of an attempt's objects: a change rings, and a watch that ends or breaks hides none."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
-from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, with_pod
+from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, now, with_pod
 from ml_assets_tests.resources.launcher.pod_documents import CREATED, ended, pod
+from resources.job.errors import Diverged
 from resources.launcher.kubernetes import cluster
 from resources.launcher.kubernetes.changes import Changes
 from resources.launcher.kubernetes.cluster import Cluster, Kind
@@ -88,6 +90,68 @@ def test_a_right_to_watch_that_is_granted_meanwhile_is_used(api: ApiServer) -> N
             assert rings_after(changes) < SECONDS
     assert len(said) == 1
     assert api.watched != []
+
+
+EVICTED = {
+    "type": "DisruptionTarget",
+    "status": "True",
+    "reason": "EvictionByEvictionAPI",
+    "message": "evicting",
+}
+
+
+def between_two_reads(
+    api: ApiServer, launch: LaunchedHere, last: dict[str, Any], *, has_job: bool = True
+) -> Callable[[str], None]:
+    """Once the launcher has said that the pod runs, and before it reads again: end the pod as `last`, fail its Job, and
+    remove the pod, and the Job unless `has_job`.
+
+    Of 200 launchers on two cores, some read 27 s late. By then an evicted pod is gone.
+    """
+    first = f"{launch.name}-1"
+
+    def play(line: str) -> None:
+        if "pods run on" not in line or api.names("jobs") != [first]:
+            return
+        watches = api.watched.count("pods")
+        while api.watched.count("pods") == watches:
+            time.sleep(0.01)
+        with api.lock:
+            with_pod(last, "Failed")(api, api.objects["jobs", first])
+            api.remove("pods", f"{first}-0-x")
+            if not has_job:
+                api.remove("jobs", first)
+
+    return play
+
+
+def test_an_eviction_is_named_though_the_pod_was_gone_at_the_next_read(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    def second_attempt_is_done(api: ApiServer, job: dict[str, Any]) -> None:
+        if job["metadata"]["name"].endswith("-1"):
+            with_pod(pod(0, state={"running": {"startedAt": CREATED}}))(api, job)
+        else:
+            with_pod(ended(0, 0), "Complete")(api, job)
+            launch.finish()
+
+    api.on_job = second_attempt_is_done
+    evicted = ended(0, 75, deleted=now(), conditions=(EVICTED,))
+    assert launch.run(between_two_reads(api, launch, evicted)).best_step == 1
+    assert any(
+        "attempt 1 ended: pod 0 on node1 was removed by the cluster (Evict" in line for line in launch.log
+    )
+
+
+@pytest.mark.parametrize("has_job", [True, False], ids=["job", "removed job"])
+def test_a_final_end_counts_though_the_pod_was_gone_at_the_next_read(
+    api: ApiServer, launch: LaunchedHere, has_job: bool
+) -> None:
+    """A JobSet removes the Job, and with it the pods, as soon as they have failed."""
+    api.on_job = with_pod(pod(0, state={"running": {"startedAt": CREATED}}))
+    diverged = ended(0, 65, message="the loss was nan at step 7")
+    with pytest.raises(Diverged, match="nan at step 7"):
+        launch.run(between_two_reads(api, launch, diverged, has_job=has_job))
 
 
 def test_a_watch_that_ends_by_a_fault_does_not_end_in_silence(api: ApiServer) -> None:

@@ -152,10 +152,14 @@ class AttemptWatcher:
                     raise LeaseLost
                 self._has_news = changes.taken()
                 if self._has_news:
+                    # Of a pod that was removed since the last read, only the watch tells how it ended. Asked before
+                    # the read: a pod that is made after it was not removed.
+                    told = changes.pods.copy()
                     document = self.cluster.get("job", name)
                     found = pods_of(self.cluster, of_job)
                     pods = [pod for pod in found if pod.uid not in self.earlier]
-                    self._known.update({pod.uid: pod for pod in pods})
+                    last = {**told, **{pod.uid: pod for pod in pods}}
+                    self._known.update({uid: pod for uid, pod in last.items() if uid not in self.earlier})
                     self.logs.look(pods)
                 if document is None or document["metadata"]["uid"] != uid:
                     return self._deleted()
@@ -328,9 +332,9 @@ class AttemptWatcher:
     def _over(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of the attempt once its pods have ended or had their time to end; else None."""
         present = {pod.uid for pod in pods}
-        gone = [pod for pod in self._known.values() if pod.uid not in present and not pod.has_ended]
+        absent = [pod for pod in self._known.values() if pod.uid not in present]
         if self._trouble_since is None and _in_trouble(
-            document, pods, gone, self.profile, self.cluster.now()
+            document, pods, absent, self.profile, self.cluster.now()
         ):
             self._trouble_since = time.monotonic()
         settle = LOST_SECONDS if any(map(is_lost, pods)) else SETTLE_SECONDS
@@ -340,6 +344,7 @@ class AttemptWatcher:
         if not is_over and condition(document, "Complete") is None and not are_done(document, pods):
             return None
         self.logs.finish(_LOG_SECONDS)
+        gone = [pod for pod in absent if not pod.has_ended]
         others = [pod for pod in self._known.values() if pod not in gone]
         end = end_of(document, others, gone, self.profile, self.output.reason)
         if end.kind == "preempted" and self._grown:
@@ -353,7 +358,7 @@ class AttemptWatcher:
 
 
 def _in_trouble(
-    job: Document, pods: list[Pod], gone: list[Pod], profile: ResourceProfile, now: datetime
+    job: Document, pods: list[Pod], absent: list[Pod], profile: ResourceProfile, now: datetime
 ) -> bool:
     def is_bad(pod: Pod) -> bool:
         if pod.has_ended:
@@ -363,7 +368,8 @@ def _in_trouble(
         overdue = (now - pod.deleted).total_seconds() > profile.grace_seconds + _OVERDUE_SECONDS
         return overdue or is_lost(pod)
 
-    return bool(gone) or condition(job, "Failed") is not None or any(map(is_bad, pods))
+    has_lost = any(pod.exit_code != 0 for pod in absent)
+    return has_lost or condition(job, "Failed") is not None or any(map(is_bad, pods))
 
 
 def is_lost(pod: Pod) -> bool:

@@ -1,7 +1,8 @@
 """Notice of changes to the objects of an attempt: one open request (watch) for each kind, in place of polls.
 
 A change only rings. The watcher of the attempt then reads the objects, so an event that is lost, late or sent twice
-changes nothing. Two polls a second for each of 200 trainings were 800 requests a second.
+changes nothing. Two polls a second for each of 200 trainings were 800 requests a second. Only of a pod that was removed
+before the watcher read it, the last state is that of the watch.
 """
 
 import queue
@@ -12,6 +13,7 @@ from typing import Self
 
 from resources.job.errors import ClusterRefused
 from resources.launcher.kubernetes.cluster import Cluster, Kind
+from resources.launcher.kubernetes.pod_state import Pod
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
 """Seconds until a watch that ended is opened again; at most, after several failures. Opening rings."""
@@ -27,6 +29,8 @@ class Changes:
         self, cluster: Cluster, selectors: Mapping[Kind, tuple[str, str]], say: Callable[[str], None]
     ) -> None:
         """`selectors`: kind → label selector and field selector of the objects. `say`: write a line to the log."""
+        self.pods: dict[str, Pod] = {}
+        """Newest state of each pod by its uid, as the watch told it. Pods that were removed stay."""
         self._cluster = cluster
         self._selectors = selectors
         self._say = say
@@ -68,8 +72,10 @@ class Changes:
         is_refused = False
         while not self._over.is_set():
             try:
-                for _ in self._cluster.changes(kind, labels, fields):
+                for document in self._cluster.changes(kind, labels, fields):
                     pause = _FIRST_PAUSE
+                    if kind == "pod" and "uid" in document.get("metadata", {}):
+                        self.pods[document["metadata"]["uid"]] = Pod.of(document)
                     self._rung.set()
                     if self._over.is_set():
                         return

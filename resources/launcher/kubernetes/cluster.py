@@ -239,9 +239,9 @@ class Cluster:
         for line in _lines(pieces):
             yield line.decode(errors="replace")
 
-    def changes(self, kind: Kind, labels: str = "", fields: str = "") -> Generator[None]:
-        """Watch the objects that match these selectors: yield once at the begin, then at each change, until the server
-        ends the stream after `WATCH_SECONDS`.
+    def changes(self, kind: Kind, labels: str = "", fields: str = "") -> Generator[Document]:
+        """Watch the objects that match these selectors: yield an empty document at the begin, then the object of each
+        change, until the server ends the stream after `WATCH_SECONDS`. A removed object comes in its last state.
 
         Does not retry: any failure raises `ConnectionError`, a missing right `ClusterRefused`. So does a connection
         that is dead and was not closed: the server sends a bookmark each minute.
@@ -260,10 +260,12 @@ class Cluster:
         )
         try:
             next(stream)
-            yield
+            yield {}
             for line in _lines(stream):
                 if not line.startswith(_BOOKMARK):
-                    yield
+                    yield json.loads(line)["object"]
+        except (ValueError, KeyError) as error:
+            raise ConnectionError(f"the changes of each {kind} were cut: {error}") from error
         except ConnectionError as error:
             if isinstance(error.__cause__, ApiException) and _status(error.__cause__) == _FORBIDDEN:
                 raise self._not_let(error.__cause__) from error
