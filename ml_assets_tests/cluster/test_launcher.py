@@ -66,6 +66,19 @@ def test_the_account_of_a_run_may_do_all_that_a_training_needs(
     assert len(well) == 4
 
 
+def test_an_account_that_may_not_watch_trains_and_names_the_right(
+    launching: Launch, tidy: ClusterEnvironment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after an upgrade of the image before that of the chart."""
+    config = rightful_kubeconfig(tidy, "run", tmp_path, without="watch")
+    launch = launching(workers=1).with_kubernetes(context="run")
+    monkeypatch.setenv("KUBECONFIG", str(config))
+    assert launch.run(launch.profile("3 done")).attempts == 2
+    for kind in ("jobs", "pods"):
+        assert any(f'cannot watch resource "{kind}"' in line for line in launch.log), launch.log
+    assert launch.left() == []
+
+
 @pytest.mark.parametrize(
     ("plan", "error"), [("64", BadConfiguration), ("65|1", Diverged), ("66|1", InputChanged)]
 )
