@@ -89,6 +89,7 @@ def values_schema() -> Schema:
             containerDefaults=_keys(requests=AMOUNTS, limits=AMOUNTS),
             queue=_keys(enabled=FLAG, name=NAME, cohort=NAME, weight=COUNT, flavor=NAME, required=FLAG),
             jobset=_keys(enabled=FLAG),
+            trainjob=_keys(enabled=FLAG),
             network=_keys(
                 servers=places,
                 workers=places,

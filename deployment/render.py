@@ -27,7 +27,7 @@ CHART = HELM / "ml-assets"
 EXAMPLE = HELM / "team-example.yaml"
 EVERYTHING = HELM / "everything.yaml"
 TEAM = "team-example"
-OPTIONS = ("queue", "jobset", "metrics", "ray", "proxy", "oauth2Proxy", "api", "serving")
+OPTIONS = ("queue", "jobset", "trainjob", "metrics", "ray", "proxy", "oauth2Proxy", "api", "serving")
 
 ROLE = "arn:aws:iam::000000000000:role/workers"
 """Role of the workers in `EVERYTHING`: the chart grants the launcher what it needs for it."""

@@ -41,9 +41,10 @@ class KubernetesSettings(Documented, BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix="ML_ASSETS_KUBERNETES_", env_ignore_empty=True, frozen=True)
 
-    backend: Literal["job", "jobset"] = "job"
+    backend: Literal["job", "jobset", "trainjob"] = "job"
     """Restarts of a training's pods. `job`: by the launcher, with a Job for each attempt. `jobset`: by the cluster,
-    with a JobSet, also while no launcher runs. A training with a range of nodes uses Jobs in any case."""
+    with a JobSet, also while no launcher runs. `trainjob`: the same, with a TrainJob of Kubeflow Trainer, which makes
+    the JobSet. A training with a range of nodes uses Jobs in any case."""
     context: str | None = None
     """Context of the kubeconfig. Default: the cluster in which this process runs, else the current context."""
     namespace: str = "ml-assets"

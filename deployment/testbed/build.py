@@ -36,8 +36,10 @@ class Module:
 
     name: str
     folder: Path
+    path: str
+    """Import path of the module that contains the first `tool` line."""
     version: str
-    """Version of the module that contains the first `tool` line."""
+    """Version of that module."""
     tools: tuple[str, ...]
     """Import paths to build. The last part of a path is the name of its program."""
     ldflags: str
@@ -65,9 +67,10 @@ def read_module(name: str, modules: Path = MODULES) -> Module:
     )
     if not owners:
         raise BuildFailed(f"{folder}/go.mod needs a `tool` line and a `require` line of its module.")
-    version = required[owners[-1]]
+    path = owners[-1]
+    version = required[path]
     digest = hashlib.sha256("\0".join((go_mod, go_sum, ldflags)).encode()).hexdigest()[:12]
-    return Module(name, folder, version, tuple(tools), ldflags, f"{name}-{version}-{digest}")
+    return Module(name, folder, path, version, tuple(tools), ldflags, f"{name}-{version}-{digest}")
 
 
 def build(name: str, *, modules: Path = MODULES, say: Callable[[str], None] | None = None) -> Path:

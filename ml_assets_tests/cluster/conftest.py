@@ -29,13 +29,14 @@ from ml_assets_tests.browser.graphql import Dagster
 from ml_assets_tests.browser.ui_process import running_ui
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, session
 from ml_assets_tests.cluster.cluster_installation import ClusterInstallation, install
-from ml_assets_tests.cluster.launched_job import LaunchedJob, job_of, settings_of, worker_variables
+from ml_assets_tests.cluster.launched_job import KINDS_OF, LaunchedJob, job_of, settings_of, worker_variables
 from ml_assets_tests.cluster.trained_job import trained_job, variables_of
 from ml_assets_tests.cluster.unhurried_model import MOUNT
 from ml_assets_tests.scheduling import Grouped
 from ml_assets_tests.servers.running_servers import STATE_VARIABLE, RunningServers, named_folder
 from ml_assets_tests.training.small_jobs import small_snapshot
 
+Restarted = Callable[[LaunchedJob, str], LaunchedJob]
 CLUSTER_STATE = Path(os.environ.get("CLUSTER_STATE") or REPOSITORY / cluster_command.DEFAULT)
 
 
@@ -173,20 +174,24 @@ def make_trained_job(
 
 
 @pytest.fixture
-def jobsets(
-    cluster: ClusterEnvironment, tidy: ClusterEnvironment
-) -> Iterator[Callable[[LaunchedJob], LaunchedJob]]:
-    """The cluster with JobSet: gives a launch the back end `jobset`. No JobSet is left afterwards."""
-    cluster.cluster.add_jobsets()
+def restarted(cluster: ClusterEnvironment, tidy: ClusterEnvironment) -> Iterator[Restarted]:
+    """Installs JobSet or Kubeflow Trainer, and gives a launch that back end. Nothing of them is left afterwards."""
+    kinds: set[str] = set()
 
-    def with_jobsets(launch: LaunchedJob) -> LaunchedJob:
-        variables = launch.variables | {"ML_ASSETS_KUBERNETES_BACKEND": "jobset"}
+    def with_back_end(launch: LaunchedJob, back_end: str) -> LaunchedJob:
+        if back_end == "jobset":
+            cluster.cluster.add_jobsets()
+        if back_end == "trainjob":
+            cluster.cluster.add_trainjobs()
+        kinds.update(KINDS_OF[back_end])
+        variables = launch.variables | {"ML_ASSETS_KUBERNETES_BACKEND": back_end}
         return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
 
-    yield with_jobsets
-    left = [one["metadata"]["name"] for one in tidy.objects("jobsets")]
-    tidy.kubectl("delete", "jobsets", "--all", "--wait=true")
-    assert not left, left
+    yield with_back_end
+    for kind in sorted(kinds, reverse=True):  # TrainJobs before their JobSets
+        left = [one["metadata"]["name"] for one in tidy.objects(kind)]
+        tidy.kubectl("delete", kind, "--all", "--wait=true")
+        assert not left, left
 
 
 @pytest.fixture

@@ -23,6 +23,12 @@ from resources.settings import Settings
 
 SMALL = {"cpu": "100m", "memory": "256Mi", "scratch": "100Mi", "shared_memory": "16Mi", "grace_seconds": 20}
 KINDS = "jobs,pods,services,leases"
+KINDS_OF = {
+    "job": (),
+    "jobset": ("jobsets",),
+    "trainjob": ("trainjobs", "trainingruntimes", "jobsets"),
+}
+"""Kinds of the objects of each back end beside `KINDS`."""
 
 
 @dataclass

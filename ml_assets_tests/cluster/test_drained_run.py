@@ -37,10 +37,10 @@ TERMINATE = "mutation($run: String!) { terminateRun(runId: $run) { __typename } 
 
 
 @pytest.fixture(params=["job", "jobset"])
-def back_end(request: pytest.FixtureRequest) -> str:
+def back_end(request: pytest.FixtureRequest, cluster: ClusterEnvironment) -> str:
     """Back end of the trainings."""
     if request.param == "jobset":
-        request.getfixturevalue("jobsets")
+        cluster.cluster.add_jobsets()
     return request.param
 
 

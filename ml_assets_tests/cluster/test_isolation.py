@@ -53,17 +53,15 @@ def closed(tidy: ClusterEnvironment) -> Iterator[ClusterEnvironment]:
     tidy.kubectl("delete", "networkpolicies", "--all")
 
 
-@pytest.mark.parametrize("back_end", ["job", "jobset"])
+@pytest.mark.parametrize("back_end", ["job", "jobset", "trainjob"])
 def test_workers_let_in_only_workers_of_their_own_training(
     closed: ClusterEnvironment,
     make_trained_job: Callable[..., LaunchedJob],
+    restarted: Callable[[LaunchedJob, str], LaunchedJob],
     back_end: str,
-    request: pytest.FixtureRequest,
 ) -> None:
     """The training ends well over two nodes; meanwhile a worker of another one knocks. The policy goes with its Job."""
-    launch = make_trained_job(pace=0.4, epochs=5, patience=5)
-    if back_end == "jobset":
-        launch = request.getfixturevalue("jobsets")(launch)
+    launch = restarted(make_trained_job(pace=0.4, epochs=5, patience=5), back_end)
     variables = launch.variables | {"ML_ASSETS_KUBERNETES_ISOLATED": "true"}
     launch = dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
     process = launch.start(PROFILE)

@@ -1,4 +1,6 @@
-"""Trainings whose pods the cluster restarts (JobSet): they go on while no launcher lives, and launchers come back."""
+"""Trainings whose pods the cluster restarts (JobSet, TrainJob): they go on while no launcher lives, and launchers come
+back.
+"""
 
 import json
 import signal
@@ -11,22 +13,29 @@ from typing import Any
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps, rightful_kubeconfig
+from ml_assets_tests.cluster.launched_job import KINDS_OF, LaunchedJob, logged_steps, rightful_kubeconfig
 from ml_assets_tests.cluster.trained_job import assert_as_if_left_alone
 from resources.job.errors import AttemptsExhausted, Diverged, TrainingFailed
 from resources.job.events import TrainingEvent, recoveries_of
 from resources.job.job import TrainingResult
-from resources.launcher.kubernetes.cluster_checks import NEEDED, NEEDED_FOR_JOBSETS, cluster_checks
+from resources.launcher.kubernetes.attempt_objects import TYPES, BackEnd
+from resources.launcher.kubernetes.cluster_checks import (
+    NEEDED,
+    NEEDED_FOR_JOBSETS,
+    NEEDED_FOR_TRAINJOBS,
+    cluster_checks,
+)
 from resources.launcher.resource_profile import ResourceProfile
 from resources.platform import Platform
 
 Launch = Callable[..., LaunchedJob]
-WithJobSets = Callable[[LaunchedJob], LaunchedJob]
+Restarted = Callable[[LaunchedJob, str], LaunchedJob]
 pytestmark = pytest.mark.timeout(900)
 
 PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
 KILLED_LAUNCHERS = 10
-CONSIDERED_GONE = ("jobsets", "jobs", "pods", "services")
+CONSIDERED_GONE = ("jobs", "pods", "services")
+BOTH = pytest.mark.parametrize("back_end", ["jobset", "trainjob"])
 
 
 def jobset_of(launch: LaunchedJob) -> dict[str, Any]:
@@ -71,21 +80,25 @@ def killed(process: "subprocess.Popen[str]") -> None:
 
 def assert_nothing_left(launch: LaunchedJob) -> None:
     def left() -> list[str]:
-        found = {kind: launch.cluster.objects(kind) for kind in CONSIDERED_GONE}
+        kinds = (*KINDS_OF[launch.settings.kubernetes.backend], *CONSIDERED_GONE)
+        found = {kind: launch.cluster.objects(kind) for kind in kinds}
         return [f"{kind} {one['metadata']['name']}" for kind, all_of in found.items() for one in all_of]
 
     # The Service belongs to the JobSet, and the cluster removes it a moment later.
     waited_for(lambda: left() == [], "nothing to be left", 60, lambda: str(left()))
 
 
-def test_a_jobset_trains_on_two_nodes_and_leaves_nothing(launching: Launch, jobsets: WithJobSets) -> None:
-    launch = jobsets(launching())
+@BOTH
+def test_a_jobset_trains_on_two_nodes_and_leaves_nothing(
+    launching: Launch, restarted: Restarted, back_end: str
+) -> None:
+    launch = restarted(launching(), back_end)
     nodes: set[str] = set()
     seen: list[str] = []
 
     def note(event: TrainingEvent) -> None:
         nodes.update(one["spec"]["nodeName"] for one in launch.objects("pods"))
-        seen[:] = launch.cluster.kubectl("get", "jobset").splitlines()
+        seen[:] = launch.cluster.kubectl("get", back_end).splitlines()
 
     profile = launch.profile("steps", steps=20, nodes=2)
     launcher = Platform(launch.settings).launcher
@@ -98,10 +111,11 @@ def test_a_jobset_trains_on_two_nodes_and_leaves_nothing(launching: Launch, jobs
     assert_nothing_left(launch)
 
 
+@BOTH
 def test_a_worker_killed_without_a_launcher_resumes_on_the_server(
-    make_trained_job: Launch, jobsets: WithJobSets, tmp_path: Path
+    make_trained_job: Launch, restarted: Restarted, back_end: str, tmp_path: Path
 ) -> None:
-    launch = jobsets(make_trained_job(pace=0.1, max_attempts=2))
+    launch = restarted(make_trained_job(pace=0.1, max_attempts=2), back_end)
     process = launch.start(PROFILE)
     launch.wait_for_events(process, 20)
     killed(process)
@@ -121,11 +135,11 @@ def test_a_worker_killed_without_a_launcher_resumes_on_the_server(
 @pytest.mark.nightly
 def test_ten_killed_launchers_lose_and_repeat_no_step(
     make_trained_job: Launch,
-    jobsets: WithJobSets,
+    restarted: Restarted,
     tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    launch = jobsets(make_trained_job(pace=0.4, epochs=5, patience=5, max_attempts=1))
+    launch = restarted(make_trained_job(pace=0.4, epochs=5, patience=5, max_attempts=1), "jobset")
     uids: set[str] = set()
     for number in range(KILLED_LAUNCHERS):
         process = launch.start(PROFILE)
@@ -148,18 +162,17 @@ def test_ten_killed_launchers_lose_and_repeat_no_step(
 
 @pytest.mark.alone
 @pytest.mark.nightly
-@pytest.mark.parametrize("back_end", ["job", "jobset"])
+@pytest.mark.parametrize("back_end", ["job", "jobset", "trainjob"])
 @pytest.mark.parametrize("how", ["killed", "deleted"])
 def test_the_next_step_follows_the_death_of_a_worker(
     make_trained_job: Launch,
-    jobsets: WithJobSets,
+    restarted: Restarted,
     back_end: str,
     how: str,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    """Prints the seconds of both back ends."""
-    launch = make_trained_job(pace=0.1, max_attempts=2)
-    launch = jobsets(launch) if back_end == "jobset" else launch
+    """Prints the seconds of each back end."""
+    launch = restarted(make_trained_job(pace=0.1, max_attempts=2), back_end)
     at: dict[str, float] = {}
 
     def take_one(event: TrainingEvent) -> None:
@@ -185,18 +198,19 @@ def test_the_next_step_follows_the_death_of_a_worker(
 
 
 @pytest.mark.parametrize(("plan", "error"), [("65|1", Diverged), ("4", AttemptsExhausted)])
+@BOTH
 def test_a_failure_without_another_attempt_is_its_error(
-    launching: Launch, jobsets: WithJobSets, plan: str, error: type[TrainingFailed]
+    launching: Launch, restarted: Restarted, back_end: str, plan: str, error: type[TrainingFailed]
 ) -> None:
-    launch = jobsets(launching(max_attempts=1 if error is AttemptsExhausted else 3))
+    launch = restarted(launching(max_attempts=1 if error is AttemptsExhausted else 3), back_end)
     with pytest.raises(error, match=r"(?s)reason of attempt 1|1 attempts.*code 4.*1 does 4"):
         launch.run(launch.profile(f"{plan} done", nodes=2))
     assert not any("starts attempt 2" in line for line in launch.log), launch.log
     assert_nothing_left(launch)
 
 
-def test_other_ends_are_restarted_within_the_budget(launching: Launch, jobsets: WithJobSets) -> None:
-    launch = jobsets(launching(workers=1))
+def test_other_ends_are_restarted_within_the_budget(launching: Launch, restarted: Restarted) -> None:
+    launch = restarted(launching(workers=1), "jobset")
     assert launch.run(launch.profile("kill 3 done")).attempts == 3
     assert [line for line in launch.log if "starts attempt" in line] == [
         next(line for line in launch.log if "starts attempt 2; 1 of 3 failures" in line),
@@ -205,9 +219,12 @@ def test_other_ends_are_restarted_within_the_budget(launching: Launch, jobsets: 
     assert_nothing_left(launch)
 
 
-def test_a_final_failure_without_a_launcher_ends_the_jobset(launching: Launch, jobsets: WithJobSets) -> None:
+@BOTH
+def test_a_final_failure_without_a_launcher_ends_the_jobset(
+    launching: Launch, restarted: Restarted, back_end: str
+) -> None:
     """The launch that comes back is told; the cluster tried no other attempt."""
-    launch = jobsets(launching(workers=1))
+    launch = restarted(launching(workers=1), back_end)
     process = launch.start(launch.profile("65 done"))
     waited_for(lambda: launch.objects("jobsets") != [], "the JobSet", 60)
     killed(process)
@@ -222,8 +239,8 @@ def test_a_final_failure_without_a_launcher_ends_the_jobset(launching: Launch, j
 
 
 @pytest.mark.parametrize("how", ["delete", "evict"])
-def test_a_pod_taken_away_costs_no_attempt(launching: Launch, jobsets: WithJobSets, how: str) -> None:
-    launch = jobsets(launching(max_attempts=1))
+def test_a_pod_taken_away_costs_no_attempt(launching: Launch, restarted: Restarted, how: str) -> None:
+    launch = restarted(launching(max_attempts=1), "jobset")
     taken: list[float] = []
     restarts: list[tuple[int, int]] = []
 
@@ -253,9 +270,9 @@ def test_a_pod_taken_away_costs_no_attempt(launching: Launch, jobsets: WithJobSe
 
 @pytest.mark.alone
 @pytest.mark.nightly
-def test_a_lost_node_costs_no_attempt_while_a_launcher_lives(launching: Launch, jobsets: WithJobSets) -> None:
+def test_a_lost_node_costs_no_attempt_while_a_launcher_lives(launching: Launch, restarted: Restarted) -> None:
     """The cluster alone waits for that node: the launcher gives it up."""
-    launch = jobsets(launching(max_attempts=1))
+    launch = restarted(launching(max_attempts=1), "jobset")
     lost: list[int] = []
 
     def lose_node(event: TrainingEvent) -> None:
@@ -279,8 +296,11 @@ def test_a_lost_node_costs_no_attempt_while_a_launcher_lives(launching: Launch, 
     assert_nothing_left(launch)
 
 
-def test_a_cancelled_run_leaves_nothing_at_once(launching: Launch, jobsets: WithJobSets) -> None:
-    launch = jobsets(launching())
+@BOTH
+def test_a_cancelled_run_leaves_nothing_at_once(
+    launching: Launch, restarted: Restarted, back_end: str
+) -> None:
+    launch = restarted(launching(), back_end)
     cancelled: list[float] = []
 
     def cancel(event: TrainingEvent) -> None:
@@ -298,28 +318,39 @@ def test_a_cancelled_run_leaves_nothing_at_once(launching: Launch, jobsets: With
     assert_nothing_left(launch)
 
 
+@BOTH
 def test_the_account_of_a_run_may_do_all_that_a_jobset_needs(
-    launching: Launch, jobsets: WithJobSets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launching: Launch,
+    restarted: Restarted,
+    back_end: BackEnd,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launch = jobsets(launching(workers=1))
+    launch = restarted(launching(workers=1), back_end)
     config = rightful_kubeconfig(launch.cluster, "run", tmp_path)
     launch = launch.with_kubernetes(context="run")
     monkeypatch.setenv("KUBECONFIG", str(config))
     assert launch.run(launch.profile("3 done")).attempts == 2
     well = {name: check() for name, check in cluster_checks(launch.settings)}
-    assert well["cluster rights"].startswith(f"all {len(NEEDED) + len(NEEDED_FOR_JOBSETS)} permissions")
-    assert "jobset.x-k8s.io/v1alpha2" in well["cluster jobsets"]
+    needed = NEEDED + NEEDED_FOR_JOBSETS + NEEDED_FOR_TRAINJOBS * (back_end == "trainjob")
+    assert well["cluster rights"].startswith(f"all {len(needed)} permissions")
+    assert well[f"cluster {back_end}s"].startswith(TYPES[back_end]["apiVersion"])
     assert_nothing_left(launch)
 
 
+@pytest.mark.parametrize(("back_end", "rule"), [("jobset", 7), ("trainjob", 8)])
 def test_a_doctor_names_the_missing_right_to_jobsets(
-    launching: Launch, jobsets: WithJobSets, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    launching: Launch,
+    restarted: Restarted,
+    back_end: BackEnd,
+    rule: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    launch = jobsets(launching(workers=1))
+    launch = restarted(launching(workers=1), back_end)
     monkeypatch.setenv("KUBECONFIG", str(rightful_kubeconfig(launch.cluster, "run", tmp_path)))
-    launch.cluster.kubectl(
-        "patch", "role", "launcher", "--type=json", "--patch", '[{"op": "remove", "path": "/rules/7"}]'
-    )
+    removal = [{"op": "remove", "path": f"/rules/{rule}"}]
+    launch.cluster.kubectl("patch", "role", "launcher", "--type=json", "--patch", json.dumps(removal))
     checks = dict(cluster_checks(launch.with_kubernetes(context="run").settings))
-    with pytest.raises(TrainingFailed, match=r"may not create jobsets, .*jobset\.enabled"):
+    with pytest.raises(TrainingFailed, match=rf"may not create {back_end}s, .*{back_end}\.enabled"):
         checks["cluster rights"]()

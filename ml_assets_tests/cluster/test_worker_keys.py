@@ -63,11 +63,17 @@ def keyless(
     return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
 
 
-@pytest.mark.parametrize("back_end", ["job", "jobset"])
+@pytest.mark.parametrize(
+    ("back_end", "kind"), [("job", "Job"), ("jobset", "JobSet"), ("trainjob", "TrainJob")]
+)
 def test_workers_hold_keys_of_their_own_folder_alone(
-    keyless: LaunchedJob, store: TokenStore, back_end: str, request: pytest.FixtureRequest
+    keyless: LaunchedJob,
+    store: TokenStore,
+    restarted: Callable[[LaunchedJob, str], LaunchedJob],
+    back_end: str,
+    kind: str,
 ) -> None:
-    launch = request.getfixturevalue("jobsets")(keyless) if back_end == "jobset" else keyless
+    launch = restarted(keyless, back_end)
     stolen = ["other/train/checkpoints/step-1", "team/bundles/model", "ledger/dump"]
     for key in stolen:
         store.client().put_object(Bucket=BUCKET, Key=key, Body=b"content")
@@ -75,7 +81,7 @@ def test_workers_hold_keys_of_their_own_folder_alone(
     launch.wait_for_events(process, 3)
     [secret] = launch.objects("secrets")
     [owner] = secret["metadata"]["ownerReferences"]
-    assert owner["kind"] == {"job": "Job", "jobset": "JobSet"}[back_end]
+    assert owner["kind"] == kind
     worker = launch.objects("pods")[0]["metadata"]["name"]
     said = launch.cluster.kubectl("exec", worker, "--", PYTHON, "-c", STEAL, *stolen)
     assert said == ""

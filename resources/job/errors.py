@@ -147,7 +147,11 @@ class ClocksDiffer(TrainingFailed):
 
 
 class JobSetsMissing(ClusterRefused):
-    """The back end is `jobset`, and the cluster does not know that kind of object."""
+    """The back end is `jobset` or `trainjob`, and the cluster does not know JobSets."""
+
+
+class TrainJobsMissing(ClusterRefused):
+    """The back end is `trainjob`, and the cluster does not know TrainJobs."""
 
 
 FINAL: dict[int, type[TrainingFailed]] = {

@@ -45,6 +45,7 @@ def main(arguments: Sequence[str]) -> int:
             "install Kueue: queues with quotas, for namespaces with the label ml-assets/queues=yes",
         ),
         ("add-jobsets", "install JobSet, which restarts the Jobs of trainings (back end jobset)"),
+        ("add-trainjobs", "install Kubeflow Trainer and JobSet, which it needs (back end trainjob)"),
         ("add-policies", "enforce NetworkPolicies, which are only stored without this"),
     ):
         actions.add_parser(action, help=what)

@@ -28,6 +28,7 @@ from deployment.testbed.cluster import (
     policy_agent,
     queues,
     simulation,
+    trainjobs,
 )
 from deployment.testbed.cluster.cluster_layout import ClusterLayout
 from deployment.testbed.cluster.cluster_record import ClusterRecord, NoCluster
@@ -159,6 +160,13 @@ class LocalCluster:
         """Install JobSet; return when it accepts JobSets."""
         with cluster_record.changing(self.layout.name):
             jobsets.install(cluster_record.load(self.state))
+
+    def add_trainjobs(self) -> None:
+        """Install Kubeflow Trainer, and JobSet before it; return when it accepts TrainJobs."""
+        with cluster_record.changing(self.layout.name):
+            held = cluster_record.load(self.state)
+            jobsets.install(held)
+            trainjobs.install(held)
 
     def add_policies(self) -> None:
         """Enforce NetworkPolicies from now on; return when all running nodes have the rules."""

@@ -11,11 +11,11 @@ from deployment.testbed.cluster.cluster_record import ClusterRecord
 from deployment.testbed.cluster.controllers import Controller, with_image
 
 _GROUP = "kueue.x-k8s.io"
-_HANDLED = {"batch", "jobset.x-k8s.io"}
+_HANDLED = {"batch", "jobset.x-k8s.io", "trainer.kubeflow.org"}
 """API groups of the objects that it queues."""
 MANAGED = "ml-assets/queues"
-"""Label of the namespaces whose Jobs and JobSets Kueue handles. Those of other namespaces do not need a working
-Kueue."""
+"""Label of the namespaces whose Jobs, JobSets and TrainJobs Kueue handles. Those of other namespaces do not need a
+working Kueue."""
 _SETTINGS = {
     "apiVersion": "config.kueue.x-k8s.io/v1beta2",
     "kind": "Configuration",
@@ -26,8 +26,8 @@ _SETTINGS = {
     "clientConnection": {"qps": 300, "burst": 600},
     "internalCertManagement": {"enable": True},
     "manageJobsWithoutQueueName": False,
-    # Of JobSets too: until their kind exists in the cluster, Kueue waits for it beside its work.
-    "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
+    # Until the kind of a framework exists in the cluster, Kueue waits for it beside its work.
+    "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset", "trainer.kubeflow.org/trainjob"]},
     # The presence of this key switches fair sharing on.
     "fairSharing": {"preemptionStrategies": ["LessThanOrEqualToFinalShare", "LessThanInitialShare"]},
 }

@@ -13,7 +13,7 @@ from deployment.render import EXAMPLE
 from deployment.testbed.cluster.commands import CommandFailed
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.helm import RELEASE, helm, install, make_namespace
-from ml_assets_tests.cluster.launched_job import LaunchedJob, logged_steps
+from ml_assets_tests.cluster.launched_job import KINDS_OF, LaunchedJob, logged_steps
 from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
@@ -96,20 +96,22 @@ def test_a_higher_priority_goes_first_and_the_preempted_job_resumes(
     assert (nightly.left(), hurried.left()) == ([], [])
 
 
+@pytest.mark.parametrize("back_end", ["jobset", "trainjob"])
 def test_a_jobset_gives_way_to_a_higher_priority_and_resumes(
     launching: Launch,
     queue: MakeQueue,
     begin: Begin,
     urgent: str,
-    jobsets: Callable[[LaunchedJob], LaunchedJob],
+    restarted: Callable[[LaunchedJob, str], LaunchedJob],
+    back_end: str,
 ) -> None:
-    """The queue suspends the JobSet. Its pods save and end; it waits in the queue, and no failure counts."""
+    """The queue suspends it. Its pods save and end; it waits in the queue, and no failure counts."""
     name = queue("team", **ROOM_FOR_ONE)
-    nightly, hurried = jobsets(launching(max_attempts=1)), jobsets(launching())
+    nightly, hurried = restarted(launching(max_attempts=1), back_end), restarted(launching(), back_end)
     early = begin(nightly, nightly.profile("steps steps", steps=400, nodes=2, queue=name))
     stepped(nightly, 20)
     assert said(nightly, "2 pods run on ").endswith("admitted by its queue")
-    waited_for(lambda: levels(nightly, "jobsets") == [unsaved_level(600)], "its level", 60)
+    waited_for(lambda: levels(nightly, f"{back_end}s") == [unsaved_level(600)], "its level", 60)
     late = begin(hurried, hurried.profile("steps", steps=20, nodes=2, queue=name, priority_class=urgent))
     assert late.result().attempts == 1
     assert not early.done(), "it gave way"
@@ -118,7 +120,8 @@ def test_a_jobset_gives_way_to_a_higher_priority_and_resumes(
         said(nightly, "starts attempt 2; 0 of 1 failures", 0)
     assert "Preempted to accommodate" in said(nightly, f"queue {name} evicted the training: ")
     assert logged_steps(nightly.events) == list(range(400))
-    assert (nightly.objects("jobsets,jobs,pods"), hurried.objects("jobsets,jobs,pods")) == ([], [])
+    kinds = ",".join((*KINDS_OF[back_end], "jobs", "pods"))
+    waited_for(lambda: (nightly.objects(kinds), hurried.objects(kinds)) == ([], []), "nothing to be left", 60)
 
 
 def test_a_team_borrows_unused_quota_until_its_owner_asks_for_it(

@@ -44,7 +44,7 @@ class ApiServer:
     token: str = "first"
     """Other tokens are answered with 401."""
     on_job: Callable[["ApiServer", Document], None] = lambda _, __: None
-    """Plays the controllers: called with each Job or JobSet that was made."""
+    """Plays the controllers: called with each Job, JobSet or TrainJob that was made."""
     on_done: Callable[[str], None] = lambda _: None
     """Called with each request that was done, as in `requests`, before it is answered."""
     objects: dict[tuple[str, str], Document] = field(default_factory=dict[tuple[str, str], Document])
@@ -144,7 +144,7 @@ class ApiServer:
         if (kind, name) in self.objects:
             return _status(409, f'{kind} "{name}" already exists')
         made = self.put(kind, body)
-        if kind in ("jobs", "jobsets"):
+        if kind in ("jobs", "jobsets", "trainjobs"):
             self.on_job(self, made)
         return 201, self.objects[kind, name]
 

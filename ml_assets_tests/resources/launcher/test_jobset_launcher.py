@@ -1,4 +1,4 @@
-"""Launchers that follow a JobSet: they come and go, and the training is the cluster's."""
+"""Launchers that follow a JobSet, made by them or of a TrainJob: they come and go; the training is the cluster's."""
 
 import dataclasses
 from collections.abc import Callable
@@ -10,7 +10,14 @@ from ml_assets_tests.resources.launcher import pod_documents
 from ml_assets_tests.resources.launcher.api_server import ApiServer
 from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, now, with_pod
 from resources.artifacts import ArtifactsUnavailable
-from resources.job.errors import AttemptsExhausted, ClusterRefused, Diverged, JobSetsMissing, PodNotStarted
+from resources.job.errors import (
+    AttemptsExhausted,
+    ClusterRefused,
+    Diverged,
+    JobSetsMissing,
+    PodNotStarted,
+    TrainJobsMissing,
+)
 from resources.job.training_settings import TrainingSettings
 from resources.launcher.resource_profile import NodeRange, ResourceProfile
 
@@ -20,17 +27,26 @@ DONE, DIVERGED = pod_documents.ended(0, 0), pod_documents.ended(0, 65, message="
 RUNNING = pod_documents.pod(0, state={"running": {"startedAt": pod_documents.CREATED}})
 
 
+@pytest.fixture(params=["jobset", "trainjob"])
+def back_end(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
 @pytest.fixture
-def launch(launch: LaunchedHere) -> LaunchedHere:
-    """The launcher, with the back end `jobset`."""
-    launch.settings = launch.settings.model_copy(update={"backend": "jobset", "unschedulable_seconds": 2.0})
+def launch(launch: LaunchedHere, back_end: str) -> LaunchedHere:
+    """The launcher, with this back end."""
+    launch.settings = launch.settings.model_copy(update={"backend": back_end, "unschedulable_seconds": 2.0})
     return launch
 
 
 def with_workers(pod: Document, condition: str | None = None, **status: Any) -> Play:
-    """Controllers that give each JobSet its Job with this pod and condition, and this status, at once."""
+    """Controllers that give each JobSet its Job with this pod and condition, and this status, at once. Each TrainJob
+    gets its JobSet before.
+    """
 
     def play(api: ApiServer, made: Document) -> None:
+        if made["kind"] == "TrainJob":
+            made = jobset_of(api, made)
         if made["kind"] != "JobSet":
             return
         (replicated,) = made["spec"]["replicatedJobs"]
@@ -50,6 +66,17 @@ def with_workers(pod: Document, condition: str | None = None, **status: Any) -> 
         api.put("jobsets", {**made, "status": status})
 
     return play
+
+
+def jobset_of(api: ApiServer, made: Document) -> Document:
+    """Return the JobSet that Trainer makes of a TrainJob."""
+    meta, template = (
+        made["metadata"],
+        api.objects["trainingruntimes", made["spec"]["runtimeRef"]["name"]]["spec"],
+    )
+    owner = {"kind": "TrainJob", "name": meta["name"], "uid": meta["uid"]}
+    named = {**template["template"]["metadata"], "name": meta["name"], "ownerReferences": [owner]}
+    return api.put("jobsets", {"kind": "JobSet", "metadata": named, "spec": template["template"]["spec"]})
 
 
 def finishing(launch: LaunchedHere) -> Play:
@@ -73,10 +100,13 @@ def leave_running(launch: LaunchedHere) -> None:
         launch.run(lose_storage)
 
 
-def test_a_training_makes_one_jobset_and_leaves_nothing(api: ApiServer, launch: LaunchedHere) -> None:
+def test_a_training_makes_one_jobset_and_leaves_nothing(
+    api: ApiServer, launch: LaunchedHere, back_end: str
+) -> None:
     api.on_job = finishing(launch)
     assert launch.run().best_step == 1
-    assert [one for one in api.requests if one.startswith("POST")] == [f"POST jobsets {launch.name}"]
+    made = [one for one in api.requests if one.startswith("POST") and "POST trainingruntimes " not in one]
+    assert made == [f"POST {back_end}s {launch.name}"]
     assert list(api.objects) == []
 
 
@@ -105,12 +135,12 @@ def test_a_jobset_without_restarts_left_quotes_the_last_attempt(api: ApiServer, 
 
 
 def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
-    api: ApiServer, launch: LaunchedHere
+    api: ApiServer, launch: LaunchedHere, back_end: str
 ) -> None:
     api.on_job = with_workers(RUNNING)
 
     leave_running(launch)
-    before = api.objects["jobsets", launch.name]["metadata"]
+    before = api.objects[f"{back_end}s", launch.name]["metadata"]
     assert before["annotations"]["ml-assets/run"] == "the-run"
 
     def complete(line: str) -> None:
@@ -124,12 +154,12 @@ def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
                     "status": {"conditions": [{"type": "Complete", "status": "True"}]},
                 },
             )
-            claims.append(api.objects["jobsets", launch.name]["metadata"])
+            claims.append(api.objects[f"{back_end}s", launch.name]["metadata"])
 
     claims: list[Document] = []
     api.on_done = lambda request: (
-        claims.append(api.objects["jobsets", launch.name]["metadata"])
-        if (request.startswith("PUT jobsets"))
+        claims.append(api.objects[f"{back_end}s", launch.name]["metadata"])
+        if (request.startswith(f"PUT {back_end}s"))
         else None
     )
     assert launch.run(complete, run_id="a-retry").best_step == 1
@@ -190,16 +220,31 @@ def test_a_failed_jobset_is_told_to_its_run_and_begins_anew_for_others(
     assert list(api.objects) == []
 
 
-def test_a_cluster_without_jobsets_is_refused_with_what_helps(api: ApiServer, launch: LaunchedHere) -> None:
-    api.trouble("POST", "/jobsets", 404)
-    with pytest.raises(JobSetsMissing, match=r"install JobSet 0\.10 .*ML_ASSETS_KUBERNETES_BACKEND to job"):
+@pytest.mark.parametrize(
+    ("back_end", "missing", "error", "remedy"),
+    [
+        ("jobset", "jobsets", JobSetsMissing, r"install JobSet 0\.10 .*ML_ASSETS_KUBERNETES_BACKEND to job"),
+        (
+            "trainjob",
+            "trainingruntimes",
+            TrainJobsMissing,
+            r"install Kubeflow Trainer .*BACKEND to jobset or job",
+        ),
+    ],
+)
+def test_a_cluster_without_jobsets_is_refused_with_what_helps(
+    api: ApiServer, launch: LaunchedHere, missing: str, error: type[ClusterRefused], remedy: str
+) -> None:
+    api.trouble("POST", f"/{missing}", 404)
+    with pytest.raises(error, match=remedy):
         launch.run()
-    assert issubclass(JobSetsMissing, ClusterRefused)
     assert list(api.objects) == []
 
 
-def test_a_jobset_that_no_controller_sees_is_given_up(api: ApiServer, launch: LaunchedHere) -> None:
-    with pytest.raises(PodNotStarted, match=r"no new Job for .*JobSet's controller"):
+def test_a_jobset_that_no_controller_sees_is_given_up(
+    api: ApiServer, launch: LaunchedHere, back_end: str
+) -> None:
+    with pytest.raises(PodNotStarted, match=rf"no new Job for .*JobSet's controller.*describe {back_end} "):
         launch.run()
     assert list(api.objects) == []
 
@@ -216,19 +261,26 @@ def test_a_range_of_nodes_uses_jobs(api: ApiServer, launch: LaunchedHere) -> Non
     assert list(api.objects) == []
 
 
-@pytest.mark.parametrize("backend", ["job", "jobset"])
+@pytest.mark.parametrize(
+    ("back_end", "later"),
+    [
+        ("job", "jobset"),
+        ("jobset", "job"),
+        ("jobset", "trainjob"),
+        ("trainjob", "jobset"),
+        ("trainjob", "job"),
+    ],
+)
 def test_a_training_keeps_the_back_end_in_which_it_began(
-    api: ApiServer, launch: LaunchedHere, backend: str
+    api: ApiServer, launch: LaunchedHere, back_end: str, later: str
 ) -> None:
     """Two would train at once, and write the same checkpoints."""
-    other = launch.settings
-    launch.settings = other.model_copy(update={"backend": backend})
-    api.on_job = with_workers(RUNNING) if backend == "jobset" else with_pod(RUNNING)
+    api.on_job = with_pod(RUNNING) if back_end == "job" else with_workers(RUNNING)
 
     leave_running(launch)
     (job,) = api.names("jobs")
     made = [one for one in api.requests if one.startswith("POST")]
-    launch.settings = other.model_copy(update={"backend": {"job": "jobset", "jobset": "job"}[backend]})
+    launch.settings = launch.settings.model_copy(update={"backend": later})
 
     def complete(line: str) -> None:
         if line.startswith("attached to "):
@@ -282,14 +334,14 @@ def test_a_job_that_its_queue_admits_again_has_other_pods(api: ApiServer, launch
     assert list(api.objects) == []
 
 
-@pytest.mark.parametrize("backend", ["job", "jobset"])
+@pytest.mark.parametrize("back_end", ["job", "jobset", "trainjob"])
 @pytest.mark.parametrize(("isolated", "nodes"), [(True, 2), (True, 1), (False, 2)])
 def test_an_isolated_training_of_several_pods_has_a_policy_of_its_own(
-    api: ApiServer, launch: LaunchedHere, backend: str, isolated: bool, nodes: int
+    api: ApiServer, launch: LaunchedHere, back_end: str, isolated: bool, nodes: int
 ) -> None:
     """It names its owner, with which the cluster deletes it: `list` answers without the kind of the documents."""
-    api.on_job = with_workers(RUNNING) if backend == "jobset" else with_pod(RUNNING)
-    launch.settings = launch.settings.model_copy(update={"backend": backend, "isolated": isolated})
+    api.on_job = with_pod(RUNNING) if back_end == "job" else with_workers(RUNNING)
+    launch.settings = launch.settings.model_copy(update={"isolated": isolated})
     launch.job = dataclasses.replace(launch.job, settings=TrainingSettings(workers=nodes))
 
     def finish(request: str) -> None:
@@ -309,7 +361,7 @@ def test_an_isolated_training_of_several_pods_has_a_policy_of_its_own(
         return
     (policy,) = made
     (reference,) = policy["metadata"]["ownerReferences"]
-    assert owners[reference["uid"]] == f"{reference['kind'].lower()}s" == f"{backend}s"
+    assert owners[reference["uid"]] == f"{reference['kind'].lower()}s" == f"{back_end}s"
     labels = {
         "app.kubernetes.io/managed-by": "ml-assets",
         "ml-assets/training": launch.name.removeprefix("train-"),

@@ -35,7 +35,6 @@ from resources.launcher.kubernetes.classify import (
     why_not_started,
 )
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
-from resources.launcher.kubernetes.jobset_objects import jobset_of
 from resources.launcher.kubernetes.lease import LeaseLost
 from resources.launcher.kubernetes.output import LogTail, PodsOutput, RestartEstimate
 from resources.launcher.kubernetes.pod_state import Pod
@@ -115,6 +114,8 @@ class AttemptWatcher:
     """Seconds from the start of the pods to the search for room for more, if there are fewer than the most."""
     earlier: Collection[str] = ()
     """Uids of the Job's pods that ended before a queue admitted it again."""
+    queued: Document | None = None
+    """JobSet or TrainJob that a queue admits; None if that is the Job itself."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
@@ -247,9 +248,8 @@ class AttemptWatcher:
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
 
     def _workloads(self) -> list[Document]:
-        """Return Kueue's record of the Job, or of its JobSet."""
-        queued = jobset_of(self.job) or self.job["metadata"]
-        return self.cluster.workloads(f"{JOB_UID}={queued['uid']}")
+        """Return Kueue's record of the training."""
+        return self.cluster.workloads(f"{JOB_UID}={(self.queued or self.job)['metadata']['uid']}")
 
     def _refresh_priority(self, queued: list[Document]) -> None:
         """Tell the queue what an eviction would lose, or how long the training waits."""

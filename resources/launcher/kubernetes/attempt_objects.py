@@ -14,7 +14,7 @@ from typing import Any, Literal
 from resources.addresses import Address
 from resources.job.errors import Unschedulable
 from resources.job.job import TrainingJob
-from resources.launcher.kubernetes.cluster import JOBSETS, Document
+from resources.launcher.kubernetes.cluster import JOBSETS, TRAINJOBS, Document
 from resources.launcher.resource_profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
 from resources.settings import KubernetesSettings
 
@@ -64,7 +64,8 @@ def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
     if not place.is_known:
         return Unschedulable(
             "Kueue has not seen the training: install Kueue 0.15 or newer, with batch/job among its integrations (back "
-            f"end jobset: jobset.x-k8s.io/jobset), or leave out resources.queue, {queue}"
+            "end jobset: jobset.x-k8s.io/jobset; trainjob: trainer.kubeflow.org/trainjob), or leave out "
+            f"resources.queue, {queue}"
         )
     if place.is_hopeless:
         return Unschedulable(
@@ -93,9 +94,12 @@ NODE_LOST_SECONDS = 10
 """Seconds until a pod on a node that does not answer is given up. Kubernetes' default is 300 s."""
 FORGOTTEN_SECONDS = 3600
 """Seconds until the cluster removes a finished Job that neither launcher nor pruner has removed."""
-TYPES: dict[Literal["job", "jobset"], dict[str, str]] = {
+BackEnd = Literal["job", "jobset", "trainjob"]
+"""Kind of the object that a training is in the cluster."""
+TYPES: dict[BackEnd, dict[str, str]] = {
     "job": {"apiVersion": "batch/v1", "kind": "Job"},
     "jobset": {"apiVersion": "/".join(JOBSETS), "kind": "JobSet"},
+    "trainjob": {"apiVersion": "/".join(TRAINJOBS), "kind": "TrainJob"},
 }
 """Fields of a document that documents of a list lack."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
@@ -112,7 +116,7 @@ def attempt_name(job: TrainingJob, attempt: int) -> str:
 
 
 def keys_secret_name(owner: str) -> str:
-    """Return the name of the Secret with the keys of the pods of the Job or JobSet `owner`."""
+    """Return the name of the Secret with the keys of the pods of the Job, JobSet or TrainJob `owner`."""
     return f"{owner}-s3"
 
 
@@ -246,7 +250,7 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
         "metadata": {
             "name": name,
             "labels": {**training_labels(job), ATTEMPT: str(attempt)},
-            "ownerReferences": [{**TYPES["job"], "name": name, "uid": owner["metadata"]["uid"]}],
+            "ownerReferences": [reference_to("job", owner)],
         },
         "spec": {
             "clusterIP": "None",
@@ -258,7 +262,7 @@ def service_manifest(job: TrainingJob, attempt: int, owner: Document) -> Documen
     }
 
 
-def policy_manifest(job: TrainingJob, kind: Literal["job", "jobset"], owner: Document) -> Document:
+def policy_manifest(job: TrainingJob, kind: BackEnd, owner: Document) -> Document:
     """Return a NetworkPolicy by which only workers of this training connect to its workers.
 
     A policy of the namespace cannot say "the same training as mine". Kubernetes deletes it with its `owner`, a document
@@ -266,18 +270,23 @@ def policy_manifest(job: TrainingJob, kind: Literal["job", "jobset"], owner: Doc
     """
     meta: Document = owner["metadata"]
     same = {"podSelector": {"matchLabels": {MANAGED_LABEL: MANAGER, TRAINING: job.fingerprint[:12]}}}
-    reference = {**TYPES[kind], "name": meta["name"], "uid": meta["uid"]}
     return {
         "apiVersion": "networking.k8s.io/v1",
         "kind": "NetworkPolicy",
         "metadata": {
             "name": f"{meta['name']}-{str(meta['uid'])[:8]}",
             "labels": training_labels(job),
-            "ownerReferences": [reference],
+            "ownerReferences": [reference_to(kind, owner)],
         },
         # On the way out the namespace lets workers reach workers: a connection needs both ends.
         "spec": {**same, "policyTypes": ["Ingress"], "ingress": [{"from": [same]}]},
     }
+
+
+def reference_to(kind: BackEnd, owner: Document) -> dict[str, str]:
+    """Return the reference by which Kubernetes deletes an object with its `owner`, a document of this `kind`."""
+    meta: Document = owner["metadata"]
+    return {**TYPES[kind], "name": meta["name"], "uid": meta["uid"]}
 
 
 def _pod_spec(

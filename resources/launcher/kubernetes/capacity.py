@@ -19,7 +19,7 @@ from datetime import datetime
 from resources.job.errors import ClusterRefused
 from resources.job.events import TrainingEvent
 from resources.job.reserved import Reserved
-from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING, TYPES
+from resources.launcher.kubernetes.attempt_objects import ATTEMPT, CONTAINER, TRAINING, reference_to
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document
 from resources.launcher.kubernetes.pod_state import Pod
@@ -184,7 +184,7 @@ def _placeholder(job: Document, number: int) -> Document:
         "metadata": {
             "name": f"{meta['name']}-room-{number}",
             "labels": {**labels, _ROLE: "placeholder"},
-            "ownerReferences": [{**TYPES["job"], "name": meta["name"], "uid": meta["uid"]}],
+            "ownerReferences": [reference_to("job", job)],
         },
         "spec": spec,
     }

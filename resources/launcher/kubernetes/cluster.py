@@ -21,14 +21,33 @@ from kubernetes import client, config
 from kubernetes.client.exceptions import ApiException
 
 from resources.clocks import time_told
-from resources.job.errors import ClusterRefused, ClusterUnavailable, JobSetsMissing
+from resources.job.errors import ClusterRefused, ClusterUnavailable, JobSetsMissing, TrainJobsMissing
 from resources.retry import patiently
 
 Document = dict[str, Any]
 """JSON document of an API object."""
-Kind = Literal["job", "pod", "service", "lease", "event", "network_policy", "jobset", "secret"]
+Kind = Literal[
+    "job",
+    "pod",
+    "service",
+    "lease",
+    "event",
+    "network_policy",
+    "secret",
+    "jobset",
+    "trainjob",
+    "trainingruntime",
+]
 JOBSETS = ("jobset.x-k8s.io", "v1alpha2")
 """Group and version of JobSets."""
+TRAINJOBS = ("trainer.kubeflow.org", "v1alpha1")
+"""Group and version of Kubeflow Trainer's TrainJobs and TrainingRuntimes."""
+_CUSTOM: dict[Kind, tuple[str, str]] = {
+    "jobset": JOBSETS,
+    "trainjob": TRAINJOBS,
+    "trainingruntime": TRAINJOBS,
+}
+"""Group and version of each kind that is not built in."""
 _WORKLOADS = ("kueue.x-k8s.io", "v1beta2")
 """Group and version of Kueue's Workloads, since Kueue 0.15."""
 Result = TypeVar("Result")
@@ -96,8 +115,8 @@ class Cluster:
         try:
             return self._call(self._verb("create", kind), self.namespace, body)
         except _Absent as error:
-            if kind == "jobset" and "namespaces" not in str(error):
-                raise self._no_jobsets(error) from error
+            if kind in _CUSTOM and "namespaces" not in str(error):
+                raise self._missing(kind, error) from error
             raise ClusterRefused(
                 f"cannot create objects in namespace {self.namespace} of {self.where} ({error}): create the namespace "
                 "(deployment/helm), or correct ML_ASSETS_KUBERNETES_NAMESPACE"
@@ -111,13 +130,15 @@ class Cluster:
             return None
 
     def list(self, kind: Kind, labels: str = "", fields: str = "") -> "list[Document]":
-        """Return all objects that match these label and field selectors. Raise `JobSetsMissing`."""
+        """Return all objects that match these label and field selectors. Raise `JobSetsMissing` or
+        `TrainJobsMissing`.
+        """
         try:
             found = self._call(
                 self._verb("list", kind), self.namespace, label_selector=labels, field_selector=fields
             )
         except _Absent as error:  # only a kind that is not built in can be missing
-            raise self._no_jobsets(error) from error
+            raise self._missing(kind, error) from error
         return cast("list[Document]", found["items"])
 
     def events(self, uid: str) -> "list[Document]":
@@ -297,21 +318,26 @@ class Cluster:
         yield hurried
 
     def _verb(self, verb: str, kind: Kind) -> Callable[..., Any]:
-        if kind != "jobset":
+        if kind not in _CUSTOM:
             return getattr(self._apis[kind], f"{verb}_namespaced_{kind}")
         # The client has no class for it: the same calls with the same arguments.
         call = getattr(self._custom, f"{'get' if verb == 'read' else verb}_namespaced_custom_object")
         names = {"create": ("namespace", "body"), "list": ("namespace",)}.get(
             verb, ("name", "namespace", "body")
         )
-        group, version = JOBSETS
-        where = {"group": group, "version": version, "plural": "jobsets"}
+        group, version = _CUSTOM[kind]
+        where = {"group": group, "version": version, "plural": f"{kind}s"}
         return lambda *given, **options: call(**where, **dict(zip(names, given, strict=False)), **options)
 
-    def _no_jobsets(self, error: Exception) -> JobSetsMissing:
-        return JobSetsMissing(
-            f"{self.where} has no JobSets ({error}): install JobSet 0.10 or newer in the cluster, or set "
-            "ML_ASSETS_KUBERNETES_BACKEND to job"
+    def _missing(self, kind: Kind, error: Exception) -> ClusterRefused:
+        if kind == "jobset":
+            return JobSetsMissing(
+                f"{self.where} has no JobSets ({error}): install JobSet 0.10 or newer in the cluster, or set "
+                "ML_ASSETS_KUBERNETES_BACKEND to job"
+            )
+        return TrainJobsMissing(
+            f"{self.where} has no TrainJobs ({error}): install Kubeflow Trainer 2.1 in the cluster, or set "
+            "ML_ASSETS_KUBERNETES_BACKEND to jobset or job"
         )
 
     def _call(self, function: Callable[..., Any], *args: Any, **options: Any) -> Document:

@@ -13,7 +13,7 @@ from resources.job.errors import BadConfiguration, ClocksDiffer, ClusterRefused,
 from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.attempt_objects import KEYS_VOLUME, job_manifest, keys_secret_name
 from resources.launcher.kubernetes.classify import StartTimeouts, why_not_started
-from resources.launcher.kubernetes.cluster import JOBSETS, Cluster
+from resources.launcher.kubernetes.cluster import JOBSETS, TRAINJOBS, Cluster
 from resources.launcher.kubernetes.pod_state import Pod
 from resources.launcher.kubernetes.worker_keys import WorkersRole, secret_manifest
 from resources.launcher.resource_profile import ResourceProfile
@@ -33,7 +33,13 @@ NEEDED = (
 NEEDED_FOR_JOBSETS = tuple(
     (JOBSETS[0], "jobsets", "", verb) for verb in ("create", "get", "list", "update", "delete")
 )
-"""More permissions of a launcher whose back end is `jobset`."""
+"""More permissions of a launcher whose back end is `jobset` or `trainjob`."""
+NEEDED_FOR_TRAINJOBS = tuple(
+    (TRAINJOBS[0], resource, "", verb)
+    for resource in ("trainjobs", "trainingruntimes")
+    for verb in ("create", "get", "list", "update", "delete")
+)
+"""More permissions of a launcher whose back end is `trainjob`."""
 NEEDED_FOR_POLICIES = (("networking.k8s.io", "networkpolicies", "", "create"),)
 """More permissions of a launcher that isolates its trainings."""
 NEEDED_FOR_KEYS = (("", "secrets", "", "create"), ("", "secrets", "", "update"))
@@ -47,9 +53,9 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
     """Return the name and the function of each check, in the order in which to run them."""
 
     of = settings.kubernetes
-    has_jobsets = of.backend == "jobset"
-    needed = NEEDED + NEEDED_FOR_JOBSETS * has_jobsets + NEEDED_FOR_POLICIES * of.isolated
-    needed += NEEDED_FOR_KEYS * (of.s3_role is not None)
+    has_jobsets, has_trainjobs = of.backend != "job", of.backend == "trainjob"
+    needed = NEEDED + NEEDED_FOR_JOBSETS * has_jobsets + NEEDED_FOR_TRAINJOBS * has_trainjobs
+    needed += NEEDED_FOR_POLICIES * of.isolated + NEEDED_FOR_KEYS * (of.s3_role is not None)
 
     def connect() -> Cluster:
         return Cluster(of.namespace, of.context, PATIENCE_SECONDS)
@@ -59,6 +65,7 @@ def cluster_checks(settings: Settings) -> list[tuple[str, Callable[[], str]]]:
         ("cluster clock", lambda: _clock(connect())),
         ("cluster rights", lambda: _rights(connect(), needed)),
         *([("cluster jobsets", lambda: _jobsets(connect()))] if has_jobsets else []),
+        *([("cluster trainjobs", lambda: _trainjobs(connect()))] if has_trainjobs else []),
         *([("cluster keys", lambda: _keys(settings))] if of.s3_role is not None else []),
         ("cluster pods", lambda: _trial(connect(), settings)),
     ]
@@ -82,6 +89,11 @@ def _jobsets(cluster: Cluster) -> str:
     return f"{'/'.join(JOBSETS)}, {len(cluster.list('jobset'))} JobSets in {cluster.namespace}"
 
 
+def _trainjobs(cluster: Cluster) -> str:
+    """Raise `TrainJobsMissing` if the cluster does not know TrainJobs."""
+    return f"{'/'.join(TRAINJOBS)}, {len(cluster.list('trainjob'))} TrainJobs in {cluster.namespace}"
+
+
 def _rights(cluster: Cluster, needed: Sequence[tuple[str, str, str, str]]) -> str:
     lacking = [
         f"{verb} {resource}{'/' * bool(sub)}{sub}"
@@ -94,6 +106,8 @@ def _rights(cluster: Cluster, needed: Sequence[tuple[str, str, str, str]]) -> st
             "(deployment/helm) to it"
             + "; the chart grants jobsets if jobset.enabled is true"
             * any(" jobsets" in one for one in lacking)
+            + "; the chart grants trainjobs if trainjob.enabled is true"
+            * any(" train" in one for one in lacking)
             + "; without ML_ASSETS_KUBERNETES_ISOLATED no networkpolicies are made, and workers of all trainings reach "
             "each other where the namespace lets them" * any(" networkpolicies" in one for one in lacking)
         )

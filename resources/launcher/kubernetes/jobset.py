@@ -1,9 +1,11 @@
-"""Back end `jobset`: the cluster restarts the pods of a training of fixed size, and a launcher only follows them.
+"""Back ends `jobset` and `trainjob`: the cluster restarts the pods of a training of fixed size, and a launcher only
+follows them.
 
 Here: making the JobSet or attaching to it, the errors of its attempts, its removal. The JobSet counts the attempts, so
 there is no Lease: any number of launchers may follow one training, and none need live. A launcher that lives does what
 the cluster cannot: it ends an attempt that cannot start, a training that failed twice at one place, and the wait for a
-lost node. Not here: the JobSet as a document (jobset_objects), one attempt (attempt).
+lost node. With `trainjob` the launcher makes a TrainJob, of which Kubeflow Trainer makes the JobSet. Not here: both as
+documents (jobset_objects, trainjob_objects), one attempt (attempt).
 """
 
 import threading
@@ -11,6 +13,8 @@ import time
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
+from typing import Literal
+from uuid import uuid4
 
 from resources.job.errors import (
     ClusterRefused,
@@ -20,20 +24,33 @@ from resources.job.errors import (
 )
 from resources.job.job import TrainingResult
 from resources.launcher.kubernetes.attempt import POLL_SECONDS, is_lost, pods_of
-from resources.launcher.kubernetes.attempt_objects import MANAGED, TRAINING, training_name
+from resources.launcher.kubernetes.attempt_objects import (
+    MANAGED,
+    TRAINING,
+    TYPES,
+    reference_to,
+    training_name,
+)
 from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind, Outdated
 from resources.launcher.kubernetes.jobset_objects import (
     RUN,
     JobSetState,
     jobset_manifest,
+    owner_of,
     workers_name,
 )
 from resources.launcher.kubernetes.prune import GRACE_SECONDS, remove
 from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
+from resources.launcher.kubernetes.trainjob_objects import runtime_manifest, trainjob_manifest
 
-KINDS: tuple[Kind, ...] = ("jobset", "job")
-"""Kinds of the objects behind the pods. The JobSet first, or it would make its Job again."""
+Restarting = Literal["jobset", "trainjob"]
+"""Back ends of this module, and the kind of object that a launcher makes."""
+KINDS: dict[Restarting, tuple[Kind, ...]] = {
+    "jobset": ("jobset", "job"),
+    "trainjob": ("trainjob", "trainingruntime", "jobset", "job"),
+}
+"""Kinds of the objects behind the pods. First those whose controllers would make the others again."""
 
 
 @dataclass
@@ -41,6 +58,7 @@ class JobSetRun:
     """A launcher's share in a training that a JobSet runs."""
 
     training: ClusterTraining
+    kind: Restarting
     run_id: str
     """The run that waits for the training; empty without one."""
     _jobs: set[str] = field(default_factory=set[str])
@@ -54,42 +72,43 @@ class JobSetRun:
         self._name = training_name(self.training.job)
 
     def run(self) -> TrainingResult:
-        """Follow the training to its end; remove the JobSet, unless the training goes on without this launcher."""
+        """Follow the training to its end; remove its objects, unless the training goes on without this launcher."""
         try:
             result = self._result()
         except BaseException as error:
             if not self.training.goes_on_after(error):
-                self.training.clean(error, KINDS)
+                self.training.clean(error, KINDS[self.kind])
             raise
-        self.training.clean(None, KINDS)
+        self.training.clean(None, KINDS[self.kind])
         return result
 
     def _result(self) -> TrainingResult:
         training = self.training
-        made = self._attached() or self._made()
-        training.equip("jobset", made)
-        state = JobSetState.of(made)
+        document = self._attached() or self._made()
+        training.equip(self.kind, document)
+        state = self._state(document)
         since = time.monotonic()
         while True:
             if (result := training.finished(has_pods=True)) is not None:
                 return result
             if (job := self._current()) is not None:
-                if (document := self._found()) is not None:  # it may have a new attempt
-                    state = self._told(document, state)
-                self._follow(job)
+                if (found := self._found()) is not None:  # it may have a new attempt
+                    document, state = found, self._told(found, state)
+                self._follow(job, document)
                 since = time.monotonic()
                 continue
             training.logs.deliver(POLL_SECONDS)
             document = self._found() or self._made()
-            training.equip("jobset", document)
+            training.equip(self.kind, document)
             state = self._told(document, state)
             if state.outcome:
                 raise self._failure(state)
             waited = time.monotonic() - since
             if waited > training.settings.unschedulable_seconds:
                 said = (
-                    f"JobSet {self._name} has had no new Job for {waited:.0f} s: look at the log of JobSet's "
-                    f"controller, and at kubectl describe jobset {self._name}"
+                    f"{TYPES[self.kind]['kind']} {self._name} has had no new Job for {waited:.0f} s: look at the log "
+                    f"of JobSet's controller{' and of that of Kubeflow Trainer' * (self.kind == 'trainjob')}, and at "
+                    f"kubectl describe {self.kind} {self._name}"
                 )
                 if self._end is None:
                     raise PodNotStarted(said)
@@ -97,8 +116,8 @@ class JobSetRun:
                 since = time.monotonic()
 
     def _told(self, document: Document, before: JobSetState) -> JobSetState:
-        """Return the state of the JobSet. Log a new attempt."""
-        state = JobSetState.of(document)
+        """Return the state of the JobSet or TrainJob. Log a new attempt."""
+        state = self._state(document)
         if state.restarts > before.restarts:
             self.training.output.say(
                 f"{self._name} starts attempt {state.restarts + 1}; {state.failures} of "
@@ -107,14 +126,14 @@ class JobSetRun:
         return state
 
     def _attached(self) -> Document | None:
-        """Return the JobSet of an earlier launch; None without one. Remove one that failed before this run began."""
+        """Return the object of an earlier launch; None without one. Remove one that failed before this run began."""
         document = self._found()
         if document is None:
             return None
         is_of_this_run = document["metadata"].get("annotations", {}).get(RUN, "") == self.run_id != ""
-        state = JobSetState.of(document)
+        state = self._state(document)
         if state.outcome == "Failed" and not is_of_this_run:
-            remove(self.training.cluster, self.training.selector, CANCEL_GRACE_SECONDS, KINDS)
+            remove(self.training.cluster, self.training.selector, CANCEL_GRACE_SECONDS, KINDS[self.kind])
             return None
         self.training.output.say(
             f"attached to {self._name}, which was running already: attempt {state.restarts + 1}, {state.failures} of "
@@ -123,11 +142,11 @@ class JobSetRun:
         return document if is_of_this_run else self._claimed(document)
 
     def _claimed(self, document: Document) -> Document | None:
-        """Write into the JobSet that this run waits for it, so that the end of an earlier run does not remove it."""
+        """Write into the object that this run waits for it, so that the end of an earlier run does not remove it."""
         while self.run_id:
             document["metadata"].setdefault("annotations", {})[RUN] = self.run_id
             with suppress(Outdated):
-                return self.training.cluster.replace("jobset", document)
+                return self.training.cluster.replace(self.kind, document)
             found = self._found()
             if found is None:
                 return None
@@ -135,12 +154,22 @@ class JobSetRun:
         return document
 
     def _found(self) -> Document | None:
-        """Return the JobSet, or None if there is none, or it is being deleted."""
-        document = self.training.cluster.get("jobset", self._name)
+        """Return the JobSet or TrainJob, or None if there is none, or it is being deleted."""
+        document = self.training.cluster.get(self.kind, self._name)
         return None if document is None or document["metadata"].get("deletionTimestamp") else document
 
+    def _state(self, document: Document) -> JobSetState:
+        """Return the state of the JobSet, which is `document` or is made of it."""
+        if self.kind == "jobset":
+            return JobSetState.of(document)
+        jobset = self.training.cluster.get("jobset", self._name)
+        owner = None if jobset is None else owner_of(jobset, "TrainJob")
+        # A JobSet of an earlier TrainJob may be about to go.
+        is_made = owner is not None and owner["uid"] == document["metadata"]["uid"]
+        return JobSetState.of(jobset if jobset is not None and is_made else {})
+
     def _made(self) -> Document:
-        """Return a new JobSet, or the one that another launcher made meanwhile."""
+        """Return a new JobSet or TrainJob, or the one that another launcher made meanwhile."""
         of = self.training
         manifest = jobset_manifest(
             of.job,
@@ -153,7 +182,7 @@ class JobSetRun:
         )
         while True:
             try:
-                document = of.cluster.create("jobset", manifest)
+                document = self._created(manifest)
             except AlreadyThere:
                 if (found := self._found()) is not None:
                     return found
@@ -161,6 +190,29 @@ class JobSetRun:
                 continue
             of.output.say(f"started {self._name}: {of.profile.in_words(of.profile.most_nodes)}")
             return document
+
+    def _created(self, jobset: Document) -> Document:
+        """Create the JobSet, or the TrainJob of which Trainer makes it. Raise `AlreadyThere`."""
+        cluster = self.training.cluster
+        if self.kind == "jobset":
+            return cluster.create("jobset", jobset)
+        # A TrainJob needs its runtime before it, and the runtime of an earlier TrainJob may be about to go.
+        name = f"{self._name}-{uuid4().hex[:8]}"
+        runtime = cluster.create("trainingruntime", runtime_manifest(jobset, name))
+        try:
+            document = cluster.create("trainjob", trainjob_manifest(jobset, name))
+        except AlreadyThere:
+            found = self._found()
+            if (
+                found is None or found["spec"]["runtimeRef"]["name"] != name
+            ):  # else our own, whose answer was lost
+                cluster.delete("trainingruntime", name)
+            raise
+        # So the cluster deletes the runtime with a TrainJob that somebody deletes by hand.
+        runtime["metadata"]["ownerReferences"] = [reference_to("trainjob", document)]
+        with suppress(Outdated):
+            cluster.replace("trainingruntime", runtime)
+        return document
 
     def _current(self) -> Document | None:
         """Return the Job of the present attempt if there is more to see of it; None if not, or before it exists."""
@@ -175,12 +227,16 @@ class JobSetRun:
         pods = pods_of(cluster, f"batch.kubernetes.io/controller-uid={uid}")
         return job if any(pod.uid not in self._pods for pod in pods) else None
 
-    def _follow(self, job: Document) -> None:
-        """Follow an attempt to its end. Raise the error of an end after which no attempt can help."""
+    def _follow(self, job: Document, queued: Document) -> None:
+        """Follow an attempt to its end. Raise the error of an end after which no attempt can help.
+
+        `queued`: the JobSet or TrainJob, which a queue admits.
+        """
         of = self.training
         of.output.begin()
         self._end = None
-        watcher = of.watcher(job, threading.Event(), earlier=self._pods)  # nobody takes a JobSet over
+        # Nobody takes a JobSet over.
+        watcher = of.watcher(job, threading.Event(), earlier=self._pods, queued=queued)
         end = watcher.end()
         self._end = end
         self._jobs.add(str(job["metadata"]["uid"]))
@@ -205,20 +261,20 @@ class JobSetRun:
 
 
 def prune_jobsets(
-    cluster: Cluster, has_ended: Callable[[str], bool], on_log: Callable[[str], None]
+    cluster: Cluster, kind: Restarting, has_ended: Callable[[str], bool], on_log: Callable[[str], None]
 ) -> list[str]:
-    """Remove JobSets whose run has ended without removing them; return their names.
+    """Remove JobSets or TrainJobs whose run has ended without removing them; return their names.
 
-    A JobSet that no run waits for goes on to its end. `on_log` gets a line for each that cannot be removed.
+    Those that no run waits for go on to their end. `on_log` gets a line for each that cannot be removed.
     """
     pruned: list[str] = []
-    for one in cluster.list("jobset", MANAGED):
+    for one in cluster.list(kind, MANAGED):
         meta: Document = one["metadata"]
         run = str(meta.get("annotations", {}).get(RUN, ""))
         if not run or meta.get("deletionTimestamp") or not has_ended(run):
             continue
         try:
-            remove(cluster, f"{TRAINING}={meta['labels'][TRAINING]}", GRACE_SECONDS, KINDS)
+            remove(cluster, f"{TRAINING}={meta['labels'][TRAINING]}", GRACE_SECONDS, KINDS[kind])
         except (ClusterRefused, ClusterUnavailable) as error:
             on_log(f"{meta['name']} could not be removed, the next prune tries again: {error}")
             continue

@@ -118,10 +118,10 @@ def workers_name(job: TrainingJob) -> str:
     return f"{training_name(job)}-{_WORKERS}-0"
 
 
-def jobset_of(document: Document) -> Mapping[str, str] | None:
-    """Return the reference of a Job to the JobSet that made it; None if a launcher made it."""
+def owner_of(document: Document, kind: str) -> Mapping[str, str] | None:
+    """Return the reference of an object to the JobSet or TrainJob that made it; None if nothing of this kind did."""
     owners: list[dict[str, str]] = document["metadata"].get("ownerReferences", [])
-    return next((owner for owner in owners if owner["kind"] == "JobSet"), None)
+    return next((owner for owner in owners if owner["kind"] == kind), None)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,8 +1,8 @@
 """Training on a cluster: its back end, the Lease of the training, its attempts, the removal of everything afterwards.
 
 The back end `job` is here: the launcher that holds the Lease leads the training and makes a Job for each attempt. Other
-launchers follow, and take over if it dies. Not here: the back end `jobset` (jobset), one attempt (attempt), files
-(exchange), the program of the pods (a command to this module).
+launchers follow, and take over if it dies. Not here: the back ends `jobset` and `trainjob` (jobset), one attempt
+(attempt), files (exchange), the program of the pods (a command to this module).
 """
 
 import json
@@ -24,7 +24,7 @@ from resources.launcher.kubernetes.classify import AttemptEnd
 from resources.launcher.kubernetes.cluster import Cluster, Document
 from resources.launcher.kubernetes.exchange import finished, share_inputs, snapshot_name
 from resources.launcher.kubernetes.jobset import JobSetRun, prune_jobsets
-from resources.launcher.kubernetes.jobset_objects import jobset_of
+from resources.launcher.kubernetes.jobset_objects import owner_of
 from resources.launcher.kubernetes.lease import Lease, LeaseLost, has_run_out
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import prune, remove
@@ -96,8 +96,8 @@ class KubernetesLauncher:
                 comes_back=comes_back,
             )
             try:
-                if self._is_a_jobset(training):
-                    return JobSetRun(training, run_id).run()
+                if (back_end := self._back_end(training)) != "job":
+                    return JobSetRun(training, back_end, run_id).run()
                 while True:
                     self._follow(cluster, job, lease, logs)
                     with suppress(LeaseLost):
@@ -107,19 +107,22 @@ class KubernetesLauncher:
                 if training.keys is not None:
                     training.keys.stop()
 
-    def _is_a_jobset(self, training: ClusterTraining) -> bool:
-        """True if the back end is `jobset`. A training that runs keeps the back end in which it began: two would train
-        at once.
+    def _back_end(self, training: ClusterTraining) -> attempt_objects.BackEnd:
+        """Return the back end of the training. If it runs, it keeps that in which it began: two would train at once.
 
         A training with a range of nodes is never a JobSet, whose size is fixed.
         """
-        cluster, profile = training.cluster, training.profile
+        cluster, profile, wanted = training.cluster, training.profile, self.settings.backend
+        name = attempt_objects.training_name(training.job)
         if (document := newest(cluster, training.selector)) is not None:
-            return jobset_of(document) is not None
-        if self.settings.backend == "job" or profile.least_nodes < profile.most_nodes:
-            return False
-        lease = cluster.get("lease", attempt_objects.training_name(training.job))
-        return lease is None or has_run_out(lease, cluster.now())
+            if owner_of(document, "JobSet") is None:
+                return "job"
+        elif wanted == "job" or profile.least_nodes < profile.most_nodes:
+            return "job"
+        if (jobset := cluster.get("jobset", name)) is not None:
+            return "jobset" if owner_of(jobset, "TrainJob") is None else "trainjob"
+        lease = cluster.get("lease", name)
+        return wanted if lease is None or has_run_out(lease, cluster.now()) else "job"
 
     def facts(self, profile: ResourceProfile | None = None) -> dict[str, str]:
         """See `TrainingLauncher.facts`."""
@@ -141,7 +144,9 @@ class KubernetesLauncher:
         of = self.settings
         with self._connect().impatient(_PRUNE_SECONDS) as cluster:
             pruned = prune(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
-            return pruned + (prune_jobsets(cluster, has_ended, on_log) if of.backend == "jobset" else [])
+            if of.backend != "job":
+                pruned += prune_jobsets(cluster, of.backend, has_ended, on_log)
+            return pruned
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, logs: LogTail) -> None:
         """Pass on the log lines of the training's pods until we hold the Lease."""

@@ -1,4 +1,4 @@
-"""One training on a cluster, as both back ends see it: the Jobs of a launcher (launcher), or a JobSet (jobset).
+"""One training on a cluster, as all back ends see it: the Jobs of a launcher (launcher), or a JobSet (jobset).
 
 Here: its result, and the removal of all its objects. Not here: what makes and restarts its pods, which is the whole
 difference between the back ends.
@@ -9,7 +9,6 @@ import threading
 from collections.abc import Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Literal
 
 from resources.addresses import Address
 from resources.artifacts import Artifacts, ArtifactsUnavailable
@@ -17,7 +16,7 @@ from resources.job.errors import AttemptsExhausted, ClusterRefused, ClusterUnava
 from resources.job.events import read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt import AttemptWatcher
-from resources.launcher.kubernetes.attempt_objects import TYPES, policy_manifest, training_selector
+from resources.launcher.kubernetes.attempt_objects import TYPES, BackEnd, policy_manifest, training_selector
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
@@ -82,8 +81,8 @@ class ClusterTraining:
             share_events(self.artifacts, self.job, self.output.events)
         return result
 
-    def equip(self, kind: Literal["job", "jobset"], owner: Document) -> None:
-        """Make what the pods of `owner`, the training's Job or JobSet, need beside it, unless that is done.
+    def equip(self, kind: BackEnd, owner: Document) -> None:
+        """Make what the pods of `owner`, the training's Job, JobSet or TrainJob, need beside it, unless that is done.
 
         The settings say what: keys of S3; and a policy by which the pods reach each other, for a training of several.
         """
@@ -100,6 +99,7 @@ class ClusterTraining:
         *,
         grow_after: float = math.inf,
         earlier: Collection[str] = (),
+        queued: Document | None = None,
     ) -> AttemptWatcher:
         """Return a watcher of the attempt whose Job is `job`; see `AttemptWatcher`."""
         return AttemptWatcher(
@@ -112,6 +112,7 @@ class ClusterTraining:
             lost=lost,
             grow_after=grow_after,
             earlier=earlier,
+            queued=queued,
         )
 
     def exhausted(self, failures: int, said: str) -> AttemptsExhausted:

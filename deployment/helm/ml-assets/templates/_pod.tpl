@@ -27,7 +27,7 @@
 {{- define "ml-assets.settings" -}}
 {{- $own := dict
   "ML_ASSETS_LAUNCHER" "kubernetes"
-  "ML_ASSETS_KUBERNETES_BACKEND" (ternary "jobset" "job" .Values.jobset.enabled)
+  "ML_ASSETS_KUBERNETES_BACKEND" (ternary "trainjob" (ternary "jobset" "job" .Values.jobset.enabled) .Values.trainjob.enabled)
   "ML_ASSETS_KUBERNETES_ISOLATED" "true"
   "ML_ASSETS_KUBERNETES_NAMESPACE" .Release.Namespace
   "ML_ASSETS_KUBERNETES_IMAGE" .Values.images.trainer
