@@ -249,6 +249,53 @@ def test_a_jobset_that_no_controller_sees_is_given_up(
     assert list(api.objects) == []
 
 
+@pytest.mark.parametrize("back_end", ["trainjob"])
+@pytest.mark.parametrize("is_lost", [False, True], ids=["answered", "answer lost"])
+def test_a_trainjob_owns_the_runtime_that_it_names(
+    api: ApiServer, launch: LaunchedHere, is_lost: bool
+) -> None:
+    api.on_job = with_workers(RUNNING)
+    if is_lost:
+        api.trouble("POST", "/trainjobs")
+    leave_running(launch)
+    made = api.objects["trainjobs", launch.name]
+    (runtime,) = api.names("trainingruntimes")
+    assert made["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": runtime}
+    owners = api.objects["trainingruntimes", runtime]["metadata"].get("ownerReferences", [])
+    # Without an answer nobody knows the uid; removal goes by the label.
+    assert [one["uid"] for one in owners] == [made["metadata"]["uid"]] * (not is_lost)
+    assert launch.launcher.prune(lambda run: run == "the-run") == [launch.name]
+    assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("back_end", ["trainjob"])
+def test_a_trainjob_made_meanwhile_by_another_launcher_is_followed(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    api.on_job = with_workers(RUNNING)
+    leave_running(launch)
+    theirs = {key: one for key, one in api.objects.items() if key[0] in {"trainjobs", "trainingruntimes"}}
+    of_trainer = {key: one for key, one in api.objects.items() if key not in theirs}
+    api.objects.clear()
+
+    def race(request: str) -> None:
+        if request.startswith("POST trainingruntimes"):
+            api.objects.update(theirs | of_trainer)
+
+    def finish(line: str) -> None:
+        if "pods run on" in line:
+            runtimes.extend(api.names("trainingruntimes"))
+            launch.finish()
+            job = api.objects["jobs", f"{launch.name}-workers-0"]
+            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+
+    runtimes: list[str] = []
+    api.on_done = race
+    assert launch.run(finish).best_step == 1
+    assert runtimes == [name for kind, name in theirs if kind == "trainingruntimes"]
+    assert list(api.objects) == []
+
+
 def test_a_range_of_nodes_uses_jobs(api: ApiServer, launch: LaunchedHere) -> None:
     def done(api: ApiServer, made: Document) -> None:
         with_pod(DONE, "Complete")(api, made)

@@ -1,4 +1,4 @@
-"""The JobSet of a training: what its rules do after each end of a pod, and what its pods are told."""
+"""The JobSet of a training: what its rules do after each end of a pod, what its pods are told; as a TrainJob."""
 
 import re
 from typing import Any
@@ -7,10 +7,11 @@ import pytest
 
 from ml_assets_tests.resources.launcher.pod_documents import ended, failed_job
 from ml_assets_tests.resources.launcher.scripted_jobs import job_of
-from resources.launcher.kubernetes.attempt_objects import MANAGED
+from resources.launcher.kubernetes.attempt_objects import MANAGED, QUEUE, TRAINING
 from resources.launcher.kubernetes.classify import end_of
 from resources.launcher.kubernetes.jobset_objects import JobSetState, jobset_manifest
 from resources.launcher.kubernetes.pod_state import Pod
+from resources.launcher.kubernetes.trainjob_objects import runtime_manifest, trainjob_manifest
 from resources.launcher.resource_profile import ResourceProfile
 from resources.settings import KubernetesSettings
 
@@ -121,6 +122,24 @@ def test_a_queue_admits_the_jobset_and_not_its_job() -> None:
 def test_a_run_is_named_if_one_waits() -> None:
     assert manifest_of(ResourceProfile())["metadata"]["annotations"]["ml-assets/run"] == "the-run"
     assert "ml-assets/run" not in manifest_of(ResourceProfile(), run_id="")["metadata"]["annotations"]
+
+
+def test_a_trainjob_holds_the_jobset_but_what_its_end_and_queue_need() -> None:
+    """Trainer would make a JobSet again that is removed an hour after its end."""
+    jobset = manifest_of(ResourceProfile(queue="team-a"))
+    runtime, trainjob = runtime_manifest(jobset, "its-runtime"), trainjob_manifest(jobset, "its-runtime")
+    assert trainjob["metadata"] == jobset["metadata"]
+    assert trainjob["spec"] == {
+        "runtimeRef": {"kind": "TrainingRuntime", "name": "its-runtime"},
+        "suspend": True,
+    }
+    template = runtime["spec"]["template"]
+    assert jobset["spec"] == template["spec"] | {"suspend": True, "ttlSecondsAfterFinished": 3600}
+    assert not {"suspend", "ttlSecondsAfterFinished"} & template["spec"].keys()
+    assert QUEUE not in runtime["metadata"]["labels"]
+    assert template["metadata"]["labels"] == {TRAINING: JOB.fingerprint[:12]}, (
+        "no policy takes it for a launcher's"
+    )
 
 
 def state_of(**status: Any) -> JobSetState:
