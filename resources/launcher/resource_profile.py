@@ -83,7 +83,8 @@ class NodeRange(_Part):
     min: int = Field(ge=1)
     """Least number of pods. With room for fewer, the training waits."""
     max: int
-    """Greatest number of pods. The training begins with this number if there is room, and grows back to it later."""
+    """Greatest number of pods. The training begins with this number if there is room, and grows back to it later; in a
+    queue only after an eviction."""
 
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
@@ -151,7 +152,8 @@ class ResourceProfile(_Part):
     run_as_user: int = Field(default=65532, ge=1)
     """Numeric user and group of the workers, never root."""
     queue: Name | None = None
-    """Name of a Kueue LocalQueue in the namespace. The pods start once its quota has room for all of them."""
+    """Name of a Kueue LocalQueue in the namespace. The pods start once its quota has room for all of them, or
+    for at least `nodes.min` of an elastic training."""
     labels: dict[str, str] = Field(default_factory=dict, examples=[{"cost-center": "planning"}])
     """Additional labels of the pods and the Job."""
 

@@ -1,9 +1,8 @@
 """Trainings that go through real queues: who waits and says so, who gives way and goes on, who would wait in vain."""
 
 import json
-import secrets
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -14,7 +13,7 @@ from deployment.testbed.cluster.commands import CommandFailed
 from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, waited_for
 from ml_assets_tests.cluster.helm import RELEASE, helm, install, make_namespace
 from ml_assets_tests.cluster.launched_job import KINDS_OF, LaunchedJob, logged_steps
-from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue
+from ml_assets_tests.cluster.queues.conftest import Begin, MakeQueue, said, stepped
 from resources.job.errors import Unschedulable
 from resources.job.events import TrainingEvent
 from resources.launcher.kubernetes.queue_priority import unsaved_level
@@ -29,36 +28,6 @@ ROOM_FOR_ONE = {"cpu": "200m"}
 MINUTE = 60.0
 LONG = 20_000
 """Steps of a training that is not meant to come to its end by itself: 50 ms each."""
-
-
-def said(launch: LaunchedJob, words: str, seconds: float = 600.0) -> str:
-    """The first line of the log with these words, once it is there."""
-
-    def found() -> list[str]:
-        return [line for line in launch.log if words in line]
-
-    waited_for(lambda: bool(found()), f"{words!r} in the log", seconds, lambda: "\n".join(launch.log))
-    return found()[0]
-
-
-def stepped(launch: LaunchedJob, steps: int) -> None:
-    """Wait until so many steps were told."""
-    waited_for(
-        lambda: len(logged_steps(launch.events)) >= steps,
-        f"{steps} steps",
-        600.0,
-        lambda: "\n".join(launch.log),
-    )
-
-
-@pytest.fixture
-def urgent(managed: ClusterEnvironment) -> Iterator[str]:
-    """A priority class above that of others."""
-    name = f"urgent-{secrets.token_hex(3)}"
-    managed.apply({"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name},
-                   "value": 1000})  # fmt: skip
-    yield name
-    managed.kubectl("delete", "priorityclass", name)
 
 
 def test_a_training_waits_for_its_quota_and_says_so(

@@ -15,6 +15,7 @@ from resources.launcher.kubernetes.attempt_objects import (
     QueuePosition,
     job_manifest,
     keys_secret_name,
+    may_be_smaller,
     service_manifest,
     why_not_admitted,
 )
@@ -277,6 +278,23 @@ def test_a_pod_has_as_many_workers_whether_others_are_missing_or_not() -> None:
     assert manifest_of(elastic, nodes=1)["spec"]["completions"] == 1
 
 
+def test_a_queue_may_admit_an_elastic_training_with_fewer_pods() -> None:
+    """The pods then wait for their number, which no manifest knows."""
+    elastic = ResourceProfile.model_validate({"nodes": {"min": 1, "max": 2}, "queue": "team-a"})
+    job = manifest_of(elastic, nodes=2)
+    told = job["metadata"]["annotations"]
+    assert told["kueue.x-k8s.io/job-min-parallelism"] == "1"
+    assert told["kueue.x-k8s.io/job-completions-equal-parallelism"] == "true"
+    (container,) = job["spec"]["template"]["spec"]["containers"]
+    names = {one["name"]: one.get("valueFrom") for one in container["env"]}
+    assert "TRAINING_NODES" not in names
+    uid = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
+    assert names["TRAINING_JOB"] == uid
+    assert may_be_smaller(job)
+    for fixed in (manifest_of(elastic, nodes=1), manifest_of(elastic.changed({"queue": None}), nodes=2)):
+        assert not may_be_smaller(fixed)
+
+
 def test_a_volume_has_one_source() -> None:
     with pytest.raises(ProfileRefused, match="claim, secret, config_map, host_path"):
         ResourceProfile().changed({"volumes": [{"mount_path": "/a", "claim": "a", "secret": "b"}]})
@@ -338,6 +356,26 @@ def test_what_no_wait_will_start_is_refused_with_what_helps(place: QueuePosition
         raise why_not_admitted(place, "team-a") or AssertionError
 
 
+@pytest.mark.parametrize(
+    ("asked", "most", "hopeless"),
+    [
+        ("400m", "300m", False),
+        ("4", "1", True),
+        ("8Gi", "4Gi", False),
+        ("8Gi", "3Gi", True),
+        ("?", "1", True),
+    ],
+)
+def test_a_queue_too_small_for_all_pods_may_have_room_for_the_least(
+    asked: str, most: str, hopeless: bool
+) -> None:
+    """Kueue's message is about all pods; the least is half of them."""
+    message = f"requests (0) + current podset request ({asked}) > maximum capacity ({most})"
+    workloads = [workload(unreserved(message))]
+    assert QueuePosition.of(workloads, least_share=0.5).is_hopeless is hopeless
+    assert QueuePosition.of(workloads).is_hopeless
+
+
 def test_who_was_let_through_waits_for_nothing() -> None:
     place = QueuePosition.of(
         [workload(condition("QuotaReserved", "True", "QuotaReserved", "Quota reserved in q"))]
@@ -349,3 +387,5 @@ def test_who_lost_its_place_is_told_why() -> None:
     why = "Preempted to accommodate a workload (UID: 1, JobUID: 2) due to prioritization in the ClusterQueue"
     place = QueuePosition.of([workload(condition("Evicted", "True", "Preempted", why))])
     assert place.given_up_for.startswith("Preempted to accommodate")
+    again = condition("Evicted", "False", "QuotaReserved", f"Previously: {why}")
+    assert QueuePosition.of([workload(again)]).given_up_for == why, "the queue had room for fewer pods"

@@ -7,7 +7,7 @@ attempts (launcher), the removal of objects (prune).
 import math
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,6 +18,7 @@ from resources.launcher.kubernetes.attempt_objects import (
     HOPELESS_SECONDS,
     JOB_UID,
     QueuePosition,
+    may_be_smaller,
     why_not_admitted,
 )
 from resources.launcher.kubernetes.capacity import CapacityProbe, Reservation
@@ -116,6 +117,8 @@ class AttemptWatcher:
     """Uids of the Job's pods that ended before a queue admitted it again."""
     queued: Document | None = None
     """JobSet or TrainJob that a queue admits; None if that is the Job itself."""
+    share_nodes: Callable[[str, int], None] = lambda _uid, _nodes: None
+    """Tells the pods of the Job, by its uid, how many of them a queue admitted."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
@@ -136,6 +139,7 @@ class AttemptWatcher:
         self._queued = ""
         self._priority = QueuePriority(self.cluster, self.output.say)
         self._refused_since: float | None = None
+        self._admitted: int = 0
         self._has_news = True
         self._asked_again: dict[str, float] = {}
 
@@ -157,10 +161,9 @@ class AttemptWatcher:
                     # the read: a pod that is made after it was not removed.
                     told = changes.pods.copy()
                     document = self.cluster.get("job", name)
-                    found = pods_of(self.cluster, of_job)
-                    pods = [pod for pod in found if pod.uid not in self.earlier]
-                    last = {**told, **{pod.uid: pod for pod in pods}}
-                    self._known.update({uid: pod for uid, pod in last.items() if uid not in self.earlier})
+                    found = {pod.uid: pod for pod in pods_of(self.cluster, of_job)}
+                    self._take({**told, **found})
+                    pods = [pod for uid, pod in self._known.items() if uid in found]
                     self.logs.look(pods)
                 if document is None or document["metadata"]["uid"] != uid:
                     return self._deleted()
@@ -170,6 +173,24 @@ class AttemptWatcher:
                 if (end := self._looked_at(document, pods)) is not None:
                     return end
 
+    def _take(self, pods: Mapping[str, Pod]) -> None:
+        """Take the newest states of the Job's pods that belong to this attempt. `pods`: uid → pod.
+
+        A queue that evicts an elastic training and has room for fewer pods admits the same Job again at once. Its new
+        pods do not count: the next attempt replaces them.
+        """
+        own = {uid: pod for uid, pod in pods.items() if uid not in self.earlier}
+        self._known.update({uid: pod for uid, pod in own.items() if uid in self._known})
+        if self.profile.queue is None or not self._is_ending:
+            self._known.update(own)
+
+    @property
+    def _is_ending(self) -> bool:
+        """True if a pod was deleted or has failed: no other pod will join this attempt."""
+        return any(
+            pod.deleted is not None or (pod.has_ended and pod.exit_code != 0) for pod in self._known.values()
+        )
+
     def _looked_at(self, document: Document, pods: list[Pod]) -> AttemptEnd | None:
         """Return the end of the attempt if its Job and pods, as last read, have come to one by now."""
         queued = self._asked_queue(document)
@@ -177,10 +198,22 @@ class AttemptWatcher:
             self._refresh_priority(queued)
         if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
             self.output.tell([reading])
+        self._take_size(document)
         if (end := self._held_back(document, queued) or self._not_begun(document, pods)) is not None:
             return end
         self._grow(pods)
         return self._over(document, pods)
+
+    def _take_size(self, document: Document) -> None:
+        """Take the number of pods that the queue admitted, and tell it the pods, which wait for it."""
+        size = size_of(document)
+        if document["spec"].get("suspend") or not may_be_smaller(document) or self._is_ending:
+            return
+        if size == self._admitted:
+            return
+        self._admitted = self._nodes = size
+        self.share_nodes(str(document["metadata"]["uid"]), size)
+        self.output.say(f"queue {self.profile.queue} admitted {size} of {self.profile.most_nodes} pods")
 
     def _is_due(self, what: str, seconds: float) -> bool:
         """Return True at each change of Job or pods, and every `seconds`: when to request `what`, which is not
@@ -231,10 +264,11 @@ class AttemptWatcher:
         queue = self.profile.queue
         if queue is None or queued is None or not self._waits(document):
             return None
-        place = QueuePosition.of(queued)
+        place = self._position(queued)
         if place.waits_for not in ("", self._queued):
             self._queued = place.waits_for
-            self.output.say(f"waits in queue {queue}: {place.waits_for}")
+            least = f" for at least {self.profile.least_nodes} of {self._nodes} pods"
+            self.output.say(f"waits in queue {queue}{least * may_be_smaller(document)}: {place.waits_for}")
         error = why_not_admitted(place, queue)
         if error is None:
             self._refused_since = None
@@ -246,6 +280,11 @@ class AttemptWatcher:
         )
         is_final = time.monotonic() - self._refused_since > allowed
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
+
+    def _position(self, queued: list[Document]) -> QueuePosition:
+        """Return the position in the queue, by Kueue's record of the training."""
+        least_share = self.profile.least_nodes / self._nodes if may_be_smaller(self.job) else 1.0
+        return QueuePosition.of(queued, least_share)
 
     def _workloads(self) -> list[Document]:
         """Return Kueue's record of the training."""
@@ -350,10 +389,13 @@ class AttemptWatcher:
         if end.kind == "preempted" and self._grown:
             said = f"there is room for {self._grown} pods instead of {self._nodes}"
             return AttemptEnd(kind="resized", said=said, nodes=self._grown)
-        queue = self.profile.queue
-        if end.kind == "preempted" and queue is not None and document["spec"].get("suspend"):
-            said = f"queue {queue} evicted the training: {QueuePosition.of(self._workloads()).given_up_for or end.said}"
-            return replace(end, said=said)
+        queue, is_held = self.profile.queue, bool(document["spec"].get("suspend"))
+        # The record of a JobSet also has its earlier evictions.
+        if end.kind == "preempted" and queue is not None and (is_held or self.queued is None):
+            why = self._position(self._workloads()).given_up_for or (end.said if is_held else "")
+            if why:
+                said = f"queue {queue} evicted the training: {why}"
+                return replace(end, said=said, nodes=self.profile.most_nodes)
         return end
 
 

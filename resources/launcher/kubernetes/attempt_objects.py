@@ -15,15 +15,30 @@ from resources.addresses import Address
 from resources.job.errors import Unschedulable
 from resources.job.job import TrainingJob
 from resources.launcher.kubernetes.cluster import JOBSETS, TRAINJOBS, Document
-from resources.launcher.resource_profile import ResourceProfile, Toleration, Volume, bytes_of, ranks_of_a_node
+from resources.launcher.resource_profile import (
+    ResourceProfile,
+    Toleration,
+    Volume,
+    bytes_of,
+    cores_of,
+    ranks_of_a_node,
+)
 from resources.settings import KubernetesSettings
 
 QUEUE = "kueue.x-k8s.io/queue-name"
 """Label of a Job: name of its LocalQueue."""
+LEAST_PODS, EQUAL = "kueue.x-k8s.io/job-min-parallelism", "kueue.x-k8s.io/job-completions-equal-parallelism"
+"""Annotations of a Job that its queue may admit with fewer pods: the least number of pods; their number is that of the
+completions, too."""
 JOB_UID = "kueue.x-k8s.io/job-uid"
 """Label of a Workload, Kueue's record of a Job."""
-_HOPELESS = ("doesn't exist", "maximum capacity")
+_NO_QUEUE, _TOO_SMALL = "doesn't exist", "maximum capacity"
 """Phrases in Kueue's messages: the queue does not exist, or even an empty queue is too small for the request."""
+_AMOUNT = r"\((\d+(?:m|k|M|G|T|Ki|Mi|Gi|Ti)?)\)"
+_AMOUNTS = re.compile(rf"request {_AMOUNT} > maximum capacity {_AMOUNT}")
+"""Request of all pods and capacity of the queue, in Kueue's message."""
+_EVICTED_BEFORE = "Previously: "
+"""Begin of the reason of an eviction after which the queue admitted the Job again."""
 HOPELESS_SECONDS = 30.0
 """Seconds until such a message fails the training. A queue may be deleted and made again by an upgrade."""
 
@@ -39,11 +54,14 @@ class QueuePosition:
     is_hopeless: bool
     """True if waiting cannot help: the queue does not exist or is too small."""
     given_up_for: str
-    """Reason why the Job lost its quota after its admission; empty if it did not."""
+    """Reason why the Job last lost its quota after its admission; empty if it did not."""
 
     @classmethod
-    def of(cls, workloads: Sequence[Document]) -> "QueuePosition":
-        """Read the Workloads of a Job. There is one, or none yet."""
+    def of(cls, workloads: Sequence[Document], least_share: float = 1.0) -> "QueuePosition":
+        """Read the Workloads of a Job. There is one, or none yet.
+
+        `least_share`: least number of pods that the queue may admit, as a share of all its pods.
+        """
         conditions: dict[str, Document] = {
             one["type"]: one
             for workload in workloads
@@ -54,9 +72,21 @@ class QueuePosition:
         return cls(
             is_known=bool(workloads),
             waits_for=waits_for,
-            is_hopeless=any(words in waits_for for words in _HOPELESS),
-            given_up_for=str(evicted.get("message", "")) if evicted.get("status") == "True" else "",
+            is_hopeless=_NO_QUEUE in waits_for or _is_too_small(waits_for, least_share),
+            given_up_for=str(evicted.get("message", "")).removeprefix(_EVICTED_BEFORE),
         )
+
+
+def _is_too_small(waits_for: str, least_share: float) -> bool:
+    """True if even an empty queue has no room for the least number of pods. The message is about all pods."""
+    amounts = _AMOUNTS.findall(waits_for)
+    if not amounts:
+        return _TOO_SMALL in waits_for
+    return any(_number(asked) * least_share > _number(most) for asked, most in amounts)
+
+
+def _number(quantity: str) -> float:
+    return cores_of(quantity) if quantity.endswith("m") else bytes_of(quantity)
 
 
 def why_not_admitted(place: QueuePosition, queue: str) -> Unschedulable | None:
@@ -102,6 +132,8 @@ TYPES: dict[BackEnd, dict[str, str]] = {
     "trainjob": {"apiVersion": "/".join(TRAINJOBS), "kind": "TrainJob"},
 }
 """Fields of a document that documents of a list lack."""
+_OWN_JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
+"""Field of a pod: uid of its Job."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -148,7 +180,7 @@ def job_manifest(
     s3_endpoint_url: Address | None,
 ) -> Document:
     """Return an Indexed Job of `nodes` pods, all of which must end well. Kubernetes replaces none: the launcher counts
-    attempts.
+    attempts. A queue may admit fewer pods of an elastic training; then they wait for their number (`exchange`).
 
     `cause`: what interrupted the previous attempt, if its pods could not report it. `folder` and `snapshot` are
     addresses that the pods can read.
@@ -171,7 +203,7 @@ def job_manifest(
     spec["ttlSecondsAfterFinished"] = FORGOTTEN_SECONDS
     if profile.queue is not None:
         spec["suspend"] = True  # until the queue admits it; without a queue in the cluster it never starts
-    return {
+    manifest: Document = {
         "apiVersion": "batch/v1",
         "kind": "Job",
         "metadata": {
@@ -181,6 +213,18 @@ def job_manifest(
         },
         "spec": spec,
     }
+    if profile.queue is not None and profile.least_nodes < nodes:
+        manifest["metadata"]["annotations"] |= {LEAST_PODS: str(profile.least_nodes), EQUAL: "true"}
+        (container,) = spec["template"]["spec"]["containers"]
+        known = [one for one in container["env"] if one["name"] != "TRAINING_NODES"]
+        own_job = {"name": "TRAINING_JOB", "valueFrom": {"fieldRef": {"fieldPath": _OWN_JOB}}}
+        container["env"] = [*known, own_job]
+    return manifest
+
+
+def may_be_smaller(job: Document) -> bool:
+    """True if a queue may admit a Job with fewer pods than it asks for."""
+    return LEAST_PODS in job["metadata"].get("annotations", {})
 
 
 def queue_label(profile: ResourceProfile) -> dict[str, str]:

@@ -120,7 +120,7 @@ class AttemptEnd:
     said: str
     """Description for the log."""
     nodes: int | None = None
-    """Pods of the next attempt, after a resize."""
+    """Pods of the next attempt, if their number changes."""
     error: TrainingFailed | None = None
     """Final failure: another attempt cannot help."""
 

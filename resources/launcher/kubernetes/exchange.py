@@ -1,8 +1,9 @@
-"""Exchange with the pods of a training through the artifacts: the job and its snapshot in, result and events out.
+"""Exchange with the pods of a training through the artifacts: job, snapshot and size in, result and events out.
 
 Not here: the commands of the pods that read and write them (ml_assets.model.training.node.pod).
 """
 
+import json
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
@@ -10,7 +11,16 @@ from pathlib import Path
 
 from resources.artifacts import ArtifactMissing, Artifacts
 from resources.files import link_or_copy, whole_file
-from resources.job.events import EVENTS, JOB, RESULT, SNAPSHOTS, WEIGHTS, TrainingEvent, training_folder_name
+from resources.job.events import (
+    EVENTS,
+    JOB,
+    NODES,
+    RESULT,
+    SNAPSHOTS,
+    WEIGHTS,
+    TrainingEvent,
+    training_folder_name,
+)
 from resources.job.job import TrainingJob, TrainingResult
 
 SNAPSHOT = "snapshot.json"
@@ -32,6 +42,14 @@ def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
     if not artifacts.exists(name, SNAPSHOT):
         _fill(artifacts.folder(name), Path(job.snapshot))
         artifacts.push(name, last=SNAPSHOT)
+
+
+def share_nodes(artifacts: Artifacts, job: TrainingJob, uid: str, nodes: int) -> None:
+    """Tell the pods of the Kubernetes Job `uid`, which wait for it, how many of them its queue admitted."""
+    name = training_folder_name(job)
+    with whole_file(artifacts.folder(name) / NODES) as writing:
+        writing.write_text(json.dumps({"job": uid, "nodes": nodes}))
+    artifacts.push(name, [NODES])
 
 
 def finished(artifacts: Artifacts, job: TrainingJob) -> TrainingResult | None:

@@ -18,7 +18,7 @@ from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt import AttemptWatcher
 from resources.launcher.kubernetes.attempt_objects import TYPES, BackEnd, policy_manifest, training_selector
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
-from resources.launcher.kubernetes.exchange import finished, share_events, snapshot_name
+from resources.launcher.kubernetes.exchange import finished, share_events, share_nodes, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
 from resources.launcher.kubernetes.prune import JOBS, remove
 from resources.launcher.kubernetes.worker_keys import WorkerKeys
@@ -113,6 +113,7 @@ class ClusterTraining:
             grow_after=grow_after,
             earlier=earlier,
             queued=queued,
+            share_nodes=lambda uid, nodes: share_nodes(self.artifacts, self.job, uid, nodes),
         )
 
     def exhausted(self, failures: int, said: str) -> AttemptsExhausted:

@@ -13,7 +13,9 @@ Settings come from the environment:
     TRAINING_SCRATCH       a local folder that no other process uses
     TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once; shards are then fetched while the
                            training runs. Not set: all of them are fetched before it starts
-    TRAINING_NODES         number of nodes of this attempt
+    TRAINING_NODES         number of nodes of this attempt. Not set if TRAINING_JOB is
+    TRAINING_JOB           uid of the Kubernetes Job whose number of nodes a queue chooses. The launcher writes the
+                           number to nodes.json in the job's folder
     TRAINING_RANKS         ranks of each node
     TRAINING_CAUSE         cause of the interruption of the previous attempt, from the launcher; may be missing or empty
     JOB_COMPLETION_INDEX   number of this node, from 0
@@ -23,15 +25,16 @@ Settings come from the environment:
 and credentials of the store in botocore's variables (AWS_*; AWS_ENDPOINT_URL for a server other than AWS).
 """
 
-import dataclasses
+import json
 import logging
 import os
 import shutil
 import signal
 import sys
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
 
@@ -42,14 +45,18 @@ from ml_assets.model.training.checkpoint.mirror import Mirror
 from ml_assets.model.training.data.streaming import ShardSource, open_artifacts
 from ml_assets.model.training.node.torchrun import Node, end, start_importing, use_temporary_folder
 from ml_assets.model.training.telemetry.event_log import emit, keep_events, report_failure
-from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused
+from resources.artifacts import ArtifactMissing, ArtifactsError, ArtifactsRefused, read_artifact
 from resources.disk import is_disk_full
 from resources.job.errors import BadConfiguration, InputChanged, StorageFailed, TrainingFailed, storage_failed
-from resources.job.events import EVENTS, JOB
+from resources.job.events import EVENTS, JOB, NODES
 from resources.job.job import ExitCode, TrainingJob
 
 _LAST_WORDS_SECONDS = 3.0
 """Time for the other nodes to report their end: a node that lost a peer ends with that peer's code."""
+
+_ADMITTED_SECONDS = 600.0
+"""Time for a launcher to write the number of nodes. A pruner removes pods whose launcher is away for as long."""
+_POLL_SECONDS = 1.0
 
 log = logging.getLogger(__name__)
 
@@ -64,10 +71,13 @@ class PodSettings:
     """Address of the snapshot."""
     scratch: Path
     node: Node
+    """This node. The number of nodes is 0 until `admitted` knows it."""
     ranks: int
     """Ranks on each node."""
     cause: str
     """Cause of the previous attempt's end if only the launcher knows it; else empty."""
+    kubernetes_job: str = ""
+    """Uid of the Kubernetes Job whose number of nodes a queue chooses; else empty."""
     shard_cache: int | None = None
     """Bytes; None if all shards are fetched before the training starts."""
 
@@ -84,7 +94,7 @@ class PodSettings:
         try:
             node = Node(
                 rank=number("JOB_COMPLETION_INDEX"),
-                count=number("TRAINING_NODES"),
+                count=0 if "TRAINING_JOB" in environment else number("TRAINING_NODES"),
                 address=environment["MASTER_ADDR"],
                 port=number("MASTER_PORT"),
             )
@@ -95,6 +105,7 @@ class PodSettings:
                 node=node,
                 ranks=number("TRAINING_RANKS"),
                 cause=environment.get("TRAINING_CAUSE", ""),
+                kubernetes_job=environment.get("TRAINING_JOB", ""),
                 shard_cache=number("TRAINING_SHARD_CACHE") if "TRAINING_SHARD_CACHE" in environment else None,
             )
         except KeyError as error:
@@ -112,7 +123,44 @@ def main(environment: Mapping[str, str]) -> int:
         return report_failure(error)
     use_temporary_folder(settings.scratch)
     start_importing()
+    try:
+        settings = admitted(settings)
+    except TrainingFailed as error:  # every node fails alike, and none knows how many others there are
+        return report_failure(error)
     return _run(settings)
+
+
+def admitted(settings: PodSettings) -> PodSettings:
+    """Return the settings with the number of nodes that a queue admitted, once the launcher has written it.
+
+    Raises `BadConfiguration`, `StorageFailed`.
+    """
+    if not settings.kubernetes_job:
+        return settings
+    above, _, name = settings.folder.rpartition("/")
+    artifacts = open_artifacts(above, settings.scratch)
+    deadline = time.monotonic() + _ADMITTED_SECONDS
+    while time.monotonic() < deadline:
+        with _storage_errors(), suppress(ArtifactMissing):
+            told = json.loads(read_artifact(artifacts, name, NODES))
+            if told["job"] == settings.kubernetes_job:  # else it is the number of an earlier attempt
+                return replace(settings, node=replace(settings.node, count=int(told["nodes"])))
+        time.sleep(_POLL_SECONDS)
+    raise StorageFailed(
+        f"no launcher wrote to {settings.folder}/{NODES} for {_ADMITTED_SECONDS:.0f} s how many nodes the queue "
+        "admitted: launch the training again"
+    )
+
+
+@contextmanager
+def _storage_errors() -> Generator[None]:
+    """Raise errors of the artifacts as failures of the training."""
+    try:
+        yield
+    except ArtifactsRefused as error:
+        raise BadConfiguration(str(error)) from error
+    except ArtifactsError as error:
+        raise StorageFailed(str(error)) from error
 
 
 def _run(settings: PodSettings) -> int:
@@ -150,14 +198,10 @@ def _run(settings: PodSettings) -> int:
 
 def stage(settings: PodSettings, folder: Path) -> TrainingJob:
     """Fetch the job and the snapshot. Raises `BadConfiguration`, `InputChanged`, `StorageFailed`."""
-    try:
+    with _storage_errors():
         job = _read_job(settings, folder)
         snapshot = _bring_snapshot(settings, job)
-    except ArtifactsRefused as error:
-        raise BadConfiguration(str(error)) from error
-    except ArtifactsError as error:
-        raise StorageFailed(str(error)) from error
-    job = dataclasses.replace(job, snapshot=str(snapshot))
+    job = replace(job, snapshot=str(snapshot))
     (folder / JOB).write_text(job.to_json())
     return job
 
