@@ -43,6 +43,13 @@ def test_an_image_that_does_not_load_is_refused_and_the_team_goes_on(
         print(f"\ndefinitions that do not load: named {took:.0f} s after the begin of the upgrade")
 
 
+def end_of_pod(team: TeamInPods, run_id: str) -> str:
+    """Return when the pod of a run ended; empty before. The run succeeds a moment earlier."""
+    (pod,) = team.run_pods(run_id)
+    (state,) = [one["state"] for one in pod["status"]["containerStatuses"]]
+    return str(state.get("terminated", {}).get("finishedAt", ""))
+
+
 def refused(team: TeamInPods, image: str, why: str) -> float:
     """Upgrade to an image that is refused, as the log of the Job `prepare` says; return the seconds until it does. No
     part of the platform is restarted.
@@ -99,7 +106,8 @@ def test_an_upgrade_loses_no_run_and_no_tick(
         assert run.status == "SUCCESS", f"{dagster.messages(run_id)[-3000:]} {team.about()}"
         (pod,) = team.run_pods(run_id)
         assert pod["spec"]["containers"][0]["image"] == images["platform"]
-        (ended,) = [one["state"]["terminated"]["finishedAt"] for one in pod["status"]["containerStatuses"]]
+        waited_for(lambda: bool(end_of_pod(team, run_id)), "the end of the run's pod", SECONDS)
+        ended = end_of_pod(team, run_id)
         daemon = team.cluster.pod(team.ready_pod("daemon"))
         replaced = daemon["metadata"]["creationTimestamp"]
         assert ended > replaced > began.isoformat(), "the run ended before the upgrade: nothing was tested"

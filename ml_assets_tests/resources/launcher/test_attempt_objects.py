@@ -224,7 +224,7 @@ def test_a_queue_starts_the_pods_all_at_once_and_nobody_else_does() -> None:
 
 
 def test_a_service_goes_with_its_job() -> None:
-    service = service_manifest(JOB, 3, {"metadata": {"uid": "u"}})
+    service = service_manifest(JOB, 3, {"metadata": {"name": "n", "uid": "u"}})
     assert service["metadata"]["ownerReferences"][0]["uid"] == "u"
     labels = manifest_of(ResourceProfile())["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
