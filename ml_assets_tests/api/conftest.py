@@ -68,18 +68,18 @@ class ServedApi:
 @pytest.fixture(scope="session")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     """The API that most tests share."""
-    with running_api(tmp_path_factory.mktemp("home")) as api:
+    with running_api(Settings(home=tmp_path_factory.mktemp("home"))) as api:
         yield api
 
 
 @contextmanager
-def running_api(home: Path) -> Generator[ServedApi]:
-    """Serve the API over a new home with two registered versions of `store_demand`.
+def running_api(settings: Settings) -> Generator[ServedApi]:
+    """Serve the API over a new home with two registered versions of `store_demand`. Dagster's webserver gets settings
+    other than the home from the environment.
 
     Persons: one of each role by its name; `florist`, who may approve and operate the group `flowers` alone; `leaver`,
     whose account was revoked.
     """
-    settings = Settings(home=home)
     make_home(settings)  # nothing of this process points to it: other tests have homes of their own
     rows = example_rows()
     for fingerprint in "12":

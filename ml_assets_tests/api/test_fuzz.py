@@ -4,7 +4,6 @@ The everyday test sends a few of each kind, the nightly one many more.
 """
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +20,7 @@ from schemathesis.specs.openapi.checks import (
 
 from ml_assets.extras.api import callers
 from ml_assets_tests.api.conftest import ServedApi, running_api
+from resources.settings import Settings
 
 _CHECKS = [
     not_a_server_error,
@@ -35,11 +35,10 @@ _CHECKS = [
 def own_api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     """An API of these tests alone, since their requests decide about versions. Its callers may ask as often as they
     like."""
-    home: Path = tmp_path_factory.mktemp("fuzzed")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(callers, "OF_ACCOUNT", (1e9, 10**9))
         patch.setattr(callers, "OF_ADDRESS", (1e9, 10**9))
-        with running_api(home) as api:
+        with running_api(Settings(home=tmp_path_factory.mktemp("fuzzed"))) as api:
             yield api
 
 

@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
     for table, first in (("datasets/sales", "2023-01-09"), ("features/sales_features", "2023-02-06")):
         said = terminal("launch", table, f"{first}..{PARTITION}")
         assert said.status == 0, said.err
-    with running_api(home) as api:
+    with running_api(Settings(home=home)) as api:
         yield api
 
 

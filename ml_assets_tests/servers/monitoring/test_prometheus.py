@@ -24,6 +24,7 @@ from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.api.conftest import ServedApi, running_api
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
+from resources.settings import Settings
 
 FILES = ROOT / "deployment" / "helm" / "ml-assets" / "files"
 ALERTS = FILES / "alerts.yaml"
@@ -165,7 +166,7 @@ def wait_for(what: Callable[[], Any], about: str) -> Any:
 
 @pytest.fixture(scope="module")
 def api(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedApi]:
-    with running_api(tmp_path_factory.mktemp("home")) as running:
+    with running_api(Settings(home=tmp_path_factory.mktemp("home"))) as running:
         yield running
 
 
