@@ -307,3 +307,15 @@ def test_addresses_of_nothing_are_not_found(visit: Visit, path: str) -> None:
     found = browser.get(path)
     assert found.status_code == 404
     assert "/studies" not in found.text
+
+
+def test_requests_count_for_the_token_of_an_account_alone(visit: Visit, tokens: dict[str, str]) -> None:
+    browser = visit(tokens["bob"])
+    browser.get(VERSION)
+    browser.get("/models/small/99")
+    assert browser.get("/metrics").status_code == 401, "a cookie is no proof here"
+    proof = {"authorization": f"Bearer {tokens['bob']}", "host": "10.0.0.7:3001"}
+    said = browser.get("/metrics", headers=proof).text
+    for status in ("200", "404"):
+        path = "/models/{model}/{number:int}"
+        assert f'requests_total{{method="GET",path="{path}",status="{status}"}} 1.0' in said

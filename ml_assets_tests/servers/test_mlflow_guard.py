@@ -3,10 +3,11 @@
 import hashlib
 from pathlib import Path
 
+import httpx
 import pytest
 from mlflow.exceptions import MlflowException
 
-from ml_assets.extras.governance.mlflow_guard import guarded_head
+from ml_assets.extras.governance.mlflow_guard import OWN_PATH, guarded_head
 from ml_assets_tests.servers.running_servers import RunningServers
 from resources.ledger import Ledger, NewEvaluation, Person, TrainedOn
 from resources.tracking.mlflow_client import open_client
@@ -51,3 +52,7 @@ def test_the_alias_follows_the_ledger_of_the_servers(servers: RunningServers, tm
         client.delete_model_version(model, "1")
     assert client.get_model_version_by_alias(model, "production").version == "1"
     assert client.get_registered_model(model).aliases == {"production": "1"}
+    counts = httpx.get(f"{servers.env['ML_ASSETS_TRACKING_URI']}{OWN_PATH}/metrics", timeout=60).text
+    labels = 'method="POST",path="/api/2.0/mlflow/registered-models/alias"'
+    for status in ("200", "403"):
+        assert f'ml_assets_guard_requests_total{{{labels},status="{status}"}}' in counts

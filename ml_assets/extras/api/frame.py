@@ -24,10 +24,10 @@ from ml_assets.extras.api.answers import KeptAnswers, Part
 from ml_assets.extras.api.callers import Callers, Streams
 from ml_assets.extras.api.parts_read import PartsRead
 from ml_assets.extras.api.problems import MEDIA_TYPE, ApiRefused, problem_of, request_id_of
-from ml_assets.extras.api.request_counts import RequestCounts
 from ml_assets.extras.governance.proxy.persons import PageVisitor
 from ml_assets.extras.governance.proxy.webserver import GuardedWebserver
 from resources.ledger import Role
+from resources.web.request_counts import RequestCounts
 from resources.words import did_you_mean
 
 MOST_BYTES = 65_536
@@ -65,7 +65,11 @@ class ApiParts:
         default_factory=lambda: threading.BoundedSemaphore(MOST_CHANGES)
     )
     """Held by the thread of each change, also after its request was given up."""
-    requests: RequestCounts = field(default_factory=RequestCounts)
+    requests: RequestCounts = field(
+        default_factory=lambda: RequestCounts(
+            requests="ml_assets_api_requests_total", seconds="ml_assets_api_request_seconds"
+        )
+    )
     larger_bodies: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
     """Methods and paths of routes that take more than `MOST_BYTES`, from known callers."""
 

@@ -15,13 +15,13 @@ from zoneinfo import ZoneInfo
 import dagster as dg
 from fastapi import Response
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 
 from ml_assets.context.news import RunNews, made_by
 from ml_assets.data.tables.spec import TableSpec
 from ml_assets.extras.api.frame import ApiParts, Routes
 from ml_assets.model.release.standing import CANARY, PRODUCTION, BundleStandings
+from resources.web.request_counts import MEDIA_TYPE
 
 FRESH_SECONDS = 15.0
 """Age up to which the state of the platform is not read again: several servers of Prometheus may ask."""
@@ -51,7 +51,7 @@ def add_metrics(routes: Routes, parts: ApiParts) -> None:
         response_class=Response,
     )
     def metrics() -> Response:
-        return Response(generate_latest(parts.requests.registry), media_type=CONTENT_TYPE_LATEST)
+        return Response(parts.requests.text(), media_type=MEDIA_TYPE)
 
 
 class _Platform(Collector):

@@ -14,6 +14,7 @@ other ways.
 # (mlflow's functions for requests have no types)
 
 import os
+import time
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +23,8 @@ from mlflow.exceptions import MlflowException
 from mlflow.protos.databricks_pb2 import PERMISSION_DENIED, TEMPORARILY_UNAVAILABLE
 from mlflow.utils.credentials import get_default_host_creds
 from mlflow.utils.rest_utils import http_request
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.multiprocess import MultiProcessCollector
 
 from ml_assets.model.release.bundle_store import digest_in
 from ml_assets.model.release.mlflow_view import ALIASES, DECIDED_TAGS, holder_of, number_of, tags_of
@@ -33,13 +36,14 @@ from resources.platform import Platform
 from resources.settings import Settings
 from resources.tracking.mlflow_client import TrackerUnavailable, reaching
 from resources.web.bounded_uvicorn import bound_this_process
+from resources.web.request_counts import MEDIA_TYPE, OTHER, RequestCounts
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
     from flask import Flask
 
 OWN_PATH = "/ml-assets-guard"
-"""Path of the server at which the guard answers."""
+"""Path of the server at which the guard answers; `/metrics` below it has the counts of requests to MLflow."""
 
 READS = frozenset(
     {
@@ -289,6 +293,7 @@ def create_app() -> "FastAPI | Flask":
     if in_use is not guarded:
         raise _refusal("this MLflow opens its registry in another way than 3.17: run the locked version")
     app.add_url_rule(OWN_PATH, "ml_assets_guard", lambda: _presence(platform.ledger), methods=["GET"])
+    _count_requests(app)
     return over_asgi if os.environ.get("_MLFLOW_SGI_NAME") == "uvicorn" else app
 
 
@@ -299,6 +304,43 @@ def _presence(ledger: Ledger) -> tuple[dict[str, str | int], int]:
     except LedgerError as error:
         return {"error": f"the guard of ml-assets could not ask the ledger: {error}"}, 503
     return {"place": head.place, "digest": head.digest}, 200
+
+
+def _count_requests(app: "Flask") -> None:
+    """Count the requests to MLflow by their routes, and answer with the counts. MLflow asks nobody who reads.
+
+    MLflow may have several processes. With PROMETHEUS_MULTIPROC_DIR, a variable of Prometheus's client, each answers
+    with the counts of all.
+    """
+    from flask import Response, g, request
+
+    counts = RequestCounts(
+        requests="ml_assets_guard_requests_total", seconds="ml_assets_guard_request_seconds"
+    )
+    shared = CollectorRegistry()
+    if "PROMETHEUS_MULTIPROC_DIR" in os.environ:
+        MultiProcessCollector(shared)
+    else:
+        shared = counts.registry
+
+    def begin() -> None:
+        g.ml_assets_began = time.monotonic()
+
+    def end(answer: Response) -> Response:
+        path = request.url_rule.rule if request.url_rule is not None else OTHER
+        # A hook before this one may have answered.
+        began = g.get("ml_assets_began", time.monotonic())
+        counts.answered(request.method, path, answer.status_code, time.monotonic() - began)
+        return answer
+
+    app.before_request(begin)
+    app.after_request(end)
+    app.add_url_rule(
+        f"{OWN_PATH}/metrics",
+        "ml_assets_guard_metrics",
+        lambda: Response(generate_latest(shared), content_type=MEDIA_TYPE),
+        methods=["GET"],
+    )
 
 
 def guarded_head(uri: str) -> Head | None:

@@ -196,7 +196,9 @@ def guarded(
 
 
 @contextmanager
-def mlflow_server(folder: Path, database: str, settings: Mapping[str, str], *options: str) -> Generator[str]:
+def mlflow_server(
+    folder: Path, database: str, settings: Mapping[str, str], *options: str, workers: int = 1
+) -> Generator[str]:
     """Run a real MLflow server; its address."""
     port = free_port()
     url = f"http://127.0.0.1:{port}"
@@ -204,7 +206,7 @@ def mlflow_server(folder: Path, database: str, settings: Mapping[str, str], *opt
         "mlflow",
         [
             *(sys.executable, "-m", "mlflow", "server", *options),
-            *("--host", "127.0.0.1", "--port", str(port), "--workers", "1"),
+            *("--host", "127.0.0.1", "--port", str(port), "--workers", str(workers)),
         ],
         log=folder / "log.txt",
         env={
@@ -310,6 +312,26 @@ def test_no_route_of_the_registry_changes_what_a_reader_sees(guarded: Guarded) -
                 assert guarded.seen() == before, f"{method} {path}"
     assert denied == {route for route, kind in REGISTRY.items() if kind == "guarded"}
     assert differences(guarded.releases.registry, guarded.releases.log, "small") == []
+
+
+def test_requests_are_counted_over_all_processes_of_the_server(tracking_uri: str, tmp_path: Path) -> None:
+    counts = tmp_path / "counts"
+    counts.mkdir()
+    settings = {
+        "ML_ASSETS_HOME": str(tmp_path / "home"),
+        "ML_ASSETS_LEDGER_URL": f"sqlite:///{tmp_path / 'ledger.db'}",
+        "PROMETHEUS_MULTIPROC_DIR": str(counts),
+    }
+    with mlflow_server(tmp_path, tracking_uri, settings, "--app-name", "ml-assets-guard", workers=2) as url:
+        for number in range(20):  # each over a connection of its own, which either process may take
+            asked = httpx.get(
+                f"{url}/api/2.0/mlflow/runs/get", params={"run_id": f"{number:032x}"}, timeout=60
+            )
+            assert asked.status_code == 404
+        said = httpx.get(f"{url}{OWN_PATH}/metrics", timeout=60).text
+    line = 'ml_assets_guard_requests_total{method="GET",path="/api/2.0/mlflow/runs/get",status="404"} 20.0'
+    assert line in said.splitlines()
+    assert len(list(counts.glob("counter_*.db"))) == 2, "both processes answered"
 
 
 def said_by_doctor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str, ledger: Path) -> str:

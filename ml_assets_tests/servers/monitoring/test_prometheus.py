@@ -1,4 +1,4 @@
-"""The alert rules and the dashboard in a real Prometheus, which reads the API, a server of models and a training."""
+"""The alert rules and the dashboard in a real Prometheus, which reads each kind of server of the platform."""
 
 import json
 import os
@@ -22,6 +22,7 @@ from deployment.testbed.processes import free_port
 from deployment.testbed.prometheus import prometheus_folder
 from ml_assets.foundation.checkout import ROOT
 from ml_assets_tests.api.conftest import ServedApi, running_api
+from ml_assets_tests.servers.running_servers import RunningServers
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
 from resources.launcher.local import LocalLauncher
 from resources.settings import Settings
@@ -54,6 +55,14 @@ FIRES = {
         'ml_assets_api_requests_total{status="200"}': "0+9x400",
     },
     "PartDoesNotAnswer": {'ml_assets_part_answers{part="tables"}': "1+0x10 0+0x400"},
+    "ProxyFails": {
+        'ml_assets_proxy_requests_total{status="502"}': "0+1x400",
+        'ml_assets_proxy_requests_total{status="200"}': "0+9x400",
+    },
+    "RegistryFails": {
+        'ml_assets_guard_requests_total{status="503"}': "0+1x400",
+        'ml_assets_guard_requests_total{status="200"}': "0+9x400",
+    },
     "TrainingStandsStill": {'training_last_step_timestamp_seconds{model="shop"}': "0+60x10 600+0x400"},
     "TrainingWaitsForData": {'training_data_wait_share{model="shop"}': "0.4+0x400"},
     "ServingFails": {
@@ -78,6 +87,10 @@ QUIET = {
     'ml_assets_rejected_partitions{table="datasets/sales"}': "0+0x400",
     'ml_assets_api_requests_total{status="503"}': "0+1x400",
     'ml_assets_api_requests_total{status="404"}': "0+50x400",
+    'ml_assets_proxy_requests_total{status="502"}': "0+1x400",
+    'ml_assets_proxy_requests_total{status="403"}': "0+50x400",
+    'ml_assets_guard_requests_total{status="503"}': "0+1x400",
+    'ml_assets_guard_requests_total{status="403"}': "0+50x400",
     'ml_assets_part_answers{part="tables"}': "1+0x20 0+0x2 1+0x400",
     'training_last_step_timestamp_seconds{model="shop"}': "0+60x400",
     'training_data_wait_share{model="shop"}': "0.1+0x400",
@@ -194,19 +207,30 @@ def training_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(scope="module")
 def watching(
-    api: ServedApi, training_port: int, programs: Path, tmp_path_factory: pytest.TempPathFactory
+    api: ServedApi,
+    training_port: int,
+    servers: RunningServers,
+    programs: Path,
+    tmp_path_factory: pytest.TempPathFactory,
 ) -> Iterator[Watching]:
-    folder, port, serving = tmp_path_factory.mktemp("prometheus"), free_port(), free_port()
+    folder, port = tmp_path_factory.mktemp("prometheus"), free_port()
+    serving, proxy, review = free_port(), free_port(), free_port()
     rules = yaml.safe_load(ALERTS.read_text())
     for rule in rules["groups"][0]["rules"]:
         rule.pop("for", None)  # an hour is long for a test
     (folder / "alerts.yaml").write_text(yaml.safe_dump(rules))
     (folder / "token").write_text(api.tokens["viewer"])
     example = yaml.safe_load(PAGE.read_text().partition("```text\n")[2].partition("```")[0])
-    ports = {"ml-assets-api": int(api.address.rpartition(":")[2]), "ml-assets-serving": serving}
+    ports = {
+        "ml-assets-api": int(api.address.rpartition(":")[2]),
+        "ml-assets-serving": serving,
+        "ml-assets-trainings": training_port,
+        "ml-assets-proxy": proxy,
+        "ml-assets-review": review,
+        "ml-assets-mlflow": servers.record.ports["mlflow"],
+    }
     for one in example["scrape_configs"]:
-        port_here = ports.get(one["job_name"], training_port)
-        one["static_configs"] = [{"targets": [f"127.0.0.1:{port_here}"]}]
+        one["static_configs"] = [{"targets": [f"127.0.0.1:{ports[one['job_name']]}"]}]
         if "authorization" in one:
             one["authorization"]["credentials_file"] = str(folder / "token")
     example |= {
@@ -214,7 +238,11 @@ def watching(
         "rule_files": [str(folder / "alerts.yaml")],
     }
     (folder / "prometheus.yml").write_text(yaml.safe_dump(example))
-    serve = [Path(sys.executable).with_name("ml-assets"), "serve", "store_demand", "--port", str(serving)]
+    ours = [
+        ("serve", "store_demand", "--port", str(serving)),
+        ("proxy", "--webserver", api.webserver, "--port", str(proxy)),
+        ("review", "--port", str(review)),
+    ]
     watch = [
         programs / "prometheus",
         f"--config.file={folder / 'prometheus.yml'}",
@@ -225,7 +253,7 @@ def watching(
     with (folder / "log").open("wb") as log:
         processes = [
             subprocess.Popen(command, env=home, stdout=log, stderr=subprocess.STDOUT)
-            for command in (serve, watch)
+            for command in (*([Path(sys.executable).with_name("ml-assets"), *one] for one in ours), watch)
         ]
         try:
             found = Watching(f"http://127.0.0.1:{port}")
@@ -243,8 +271,26 @@ def _answers(address: str) -> bool:
     return False
 
 
-def test_the_configuration_of_the_page_reads_all_three_kinds_of_servers(watching: Watching) -> None:
-    wait_for(lambda: len(watching.values("up == 1")) == 3, "three targets are up")
+def test_the_configuration_of_the_page_reads_all_kinds_of_servers(watching: Watching) -> None:
+    wait_for(lambda: len(watching.values("up == 1")) == 6, "six targets are up")
+
+
+def test_a_refused_request_counts_in_prometheus(watching: Watching) -> None:
+    (proxy,) = [
+        one["labels"]["instance"]
+        for one in watching.ask("targets")["activeTargets"]
+        if one["labels"]["job"] == "ml-assets-proxy"
+    ]
+    for path in ("/runs", "/runs/of/a/person"):
+        wait_for(lambda path=path: _status(f"http://{proxy}{path}") == 401, "the proxy asks who that is")
+    refused = 'ml_assets_proxy_requests_total{path="/{path:path}",status="401"}'
+    wait_for(lambda: watching.values(refused) == [2.0], "both are one series")
+
+
+def _status(url: str) -> int | None:
+    with suppress(httpx.TransportError):
+        return httpx.get(url, timeout=30).status_code
+    return None
 
 
 def test_every_metric_of_rules_and_dashboard_exists(watching: Watching) -> None:

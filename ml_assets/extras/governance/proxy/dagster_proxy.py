@@ -29,6 +29,7 @@ from starlette.responses import (
 from starlette.routing import Route, WebSocketRoute
 from starlette.websockets import WebSocket
 
+from ml_assets.extras.governance.counted_requests import REFUSED, CountedRequests
 from ml_assets.extras.governance.proxy import websockets
 from ml_assets.extras.governance.proxy.documents import (
     MOST_BYTES,
@@ -43,6 +44,7 @@ from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions,
 from ml_assets.foundation.reports.page import rendered
 from resources.ledger import IdentityRefused, Ledger, LedgerError
 from resources.web.bounded_uvicorn import serve_until_stopped
+from resources.web.request_counts import RequestCounts
 
 COOKIE = "ml_assets_proxy"
 OWN = "/-"
@@ -204,6 +206,7 @@ class DagsterProxy:
                     for one in document.mutations:
                         await run_in_threadpool(self._webserver.require_allowed, one, here.visitor)
                 except PageRefused as refused:
+                    request.scope[REFUSED] = refused.status
                     return _refused_mutations(document, refused, is_page="origin" in request.headers)
             elif document.kinds != {"query"}:
                 raise PageRefused(
@@ -211,6 +214,7 @@ class DagsterProxy:
                 )
             return await run_in_threadpool(self._execute, document, here.visitor)
         except (PageRefused, LedgerError) as refused:
+            request.scope[REFUSED] = _status_of(refused)
             return _as_graphql(refused)
 
     async def _document(self, request: Request, here: _Here) -> AskedDocument:
@@ -305,12 +309,19 @@ def _parts(answer: urllib3.BaseHTTPResponse) -> Iterator[bytes]:
 
 
 def proxy_app(ledger: Ledger, webserver: str, address: str) -> Starlette:
-    """Return the application. It answers only requests to the host of `address`, so no other name can lead here."""
+    """Return the application. Requests to another host than that of `address` get nothing but the counts."""
     host, proxy = urlsplit(address).hostname or "", DagsterProxy(ledger, webserver, address)
+    routes = proxy.routes()
+    counts = RequestCounts(
+        requests="ml_assets_proxy_requests_total", seconds="ml_assets_proxy_request_seconds"
+    )
     return Starlette(
-        routes=proxy.routes(),
+        routes=routes,
         lifespan=proxy.lifespan,
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[host], www_redirect=False)],
+        middleware=[
+            Middleware(CountedRequests, counts, f"{OWN}/metrics", routes, ledger.accounts),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[host], www_redirect=False),
+        ],
     )
 
 
@@ -351,7 +362,7 @@ def _require_path(method: str, path: str, visitor: PageVisitor) -> None:
 
 def _as_graphql(refused: Exception) -> Response:
     """Return a refusal as an error of GraphQL, which Dagster's pages show in their own way."""
-    status = refused.status if isinstance(refused, PageRefused) else 503
+    status = _status_of(refused)
     return JSONResponse(
         {"data": None, "errors": [{"message": str(refused)}]}, 200 if status == 403 else status
     )
@@ -376,8 +387,12 @@ def _refused_mutations(document: AskedDocument, refused: PageRefused, *, is_page
     return JSONResponse({"data": {one.key: error for one in document.mutations}})
 
 
+def _status_of(refused: Exception) -> int:
+    return refused.status if isinstance(refused, PageRefused) else 503
+
+
 def _refusal(request: Request, refused: Exception) -> Response:
-    status = refused.status if isinstance(refused, PageRefused) else 503
+    status = _status_of(refused)
     if "text/html" in request.headers.get("accept", ""):
         return _html("refused.html.j2", status, text=str(refused))
     return JSONResponse({"error": str(refused)}, status, HEADERS)

@@ -18,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from ml_assets.extras.governance.counted_requests import CountedRequests
 from ml_assets.extras.governance.review.desk import NotOnThisDesk, ReviewDesk, ReviewedVersion
 from ml_assets.extras.governance.sessions import PageRefused, Session, Sessions, read_form
 from ml_assets.foundation.links import REPORTS
@@ -29,6 +30,7 @@ from ml_assets.pages.served import HEADERS as HEADERS_OF_REPORTS
 from resources.acting import proved_person
 from resources.artifacts import ArtifactMissing
 from resources.ledger import IdentityRefused, LedgerError, Person, author_in_words
+from resources.web.request_counts import RequestCounts
 from resources.words import has_remedy
 
 COOKIE = "ml_assets_review"
@@ -224,11 +226,18 @@ class ReviewPages:
 
 
 def review_app(desk: ReviewDesk, address: str) -> Starlette:
-    """Return the application. It answers only requests to the host of `address`, so no other name can lead here."""
-    host = urlsplit(address).hostname or ""
+    """Return the application. Requests to another host than that of `address` get nothing but the counts."""
+    host, routes = urlsplit(address).hostname or "", ReviewPages(desk, address).routes()
+    accounts = desk.platform.ledger.accounts
+    counts = RequestCounts(
+        requests="ml_assets_review_requests_total", seconds="ml_assets_review_request_seconds"
+    )
     return Starlette(
-        routes=ReviewPages(desk, address).routes(),
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=[host], www_redirect=False)],
+        routes=routes,
+        middleware=[
+            Middleware(CountedRequests, counts, "/metrics", routes, accounts),
+            Middleware(TrustedHostMiddleware, allowed_hosts=[host], www_redirect=False),
+        ],
     )
 
 

@@ -1,0 +1,59 @@
+"""Counts of the proxy's requests, as a Prometheus reads them: few labels, no names, for an account alone."""
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from ml_assets_tests.proxy.conftest import GuardedDagster
+
+METRICS = "/-/metrics"
+RELOAD = 'mutation { reloadRepositoryLocation(repositoryLocationName: "two_groups.py") { __typename } }'
+
+
+def counts(guarded: GuardedDagster) -> dict[tuple[str, str, str], float]:
+    """Return (method, path, status) → requests."""
+    answer = httpx.get(f"{guarded.address}{METRICS}", headers=guarded.proof("viewer"), timeout=60)
+    assert answer.status_code == 200, answer.text
+    return {
+        (one.labels["method"], one.labels["path"], one.labels["status"]): one.value
+        for family in text_string_to_metric_families(answer.text)
+        for one in family.samples
+        if one.name == "ml_assets_proxy_requests_total"
+    }
+
+
+def test_each_request_counts_by_its_route_and_status(guarded: GuardedDagster) -> None:
+    before = counts(guarded)
+    for path in ("/runs/one", "/runs/two"):
+        assert (
+            httpx.get(guarded.address + path, headers=guarded.proof("viewer"), timeout=60).status_code == 200
+        )
+    httpx.get(f"{guarded.address}/runs/three", timeout=60)
+    httpx.get(f"{guarded.address}/-/health", headers={"host": "elsewhere.example"}, timeout=60)
+    guarded.post("operator", "{ version }")
+    guarded.post("viewer", RELOAD)
+    httpx.request("PROPFIND", guarded.address, timeout=60)
+    after = counts(guarded)
+    grown = {labels: after[labels] - before.get(labels, 0) for labels in after}
+    assert {labels: number for labels, number in grown.items() if number} == {
+        ("GET", "/{path:path}", "200"): 2,
+        ("GET", "/{path:path}", "401"): 1,
+        ("GET", "/-/health", "400"): 1,
+        ("POST", "/graphql", "200"): 1,
+        ("POST", "/graphql", "403"): 1,
+        ("other", "/{path:path}", "405"): 1,
+        ("GET", METRICS, "200"): 1,
+    }
+
+
+@pytest.mark.parametrize("proof", ["", "Bearer wrong", "Basic abc"])
+def test_counts_are_for_an_account_alone(guarded: GuardedDagster, proof: str) -> None:
+    answer = httpx.get(f"{guarded.address}{METRICS}", headers={"authorization": proof}, timeout=60)
+    assert (answer.status_code, "ml_assets_proxy" in answer.text) == (401, False)
+
+
+def test_counts_are_given_at_the_address_of_a_pod(guarded: GuardedDagster) -> None:
+    """A Prometheus cannot send the host by which browsers reach the proxy."""
+    headers = guarded.proof("viewer") | {"host": "10.0.0.7:3000"}
+    assert httpx.get(f"{guarded.address}{METRICS}", headers=headers, timeout=60).status_code == 200
+    assert httpx.get(f"{guarded.address}/runs", headers=headers, timeout=60).status_code == 400
