@@ -4,6 +4,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -41,6 +42,7 @@ from resources.ledger import (
     LedgerError,
     LedgerUnavailable,
     Person,
+    VerdictRow,
     decision_rows,
     migrations,
 )
@@ -115,6 +117,20 @@ def test_one_holds_the_turn_of_a_table_until_its_connection_breaks(
         connection.execute(end)
     with ledger.turn(NEW.table):
         pass
+
+
+def test_many_holders_of_turns_still_read(url: str) -> None:
+    """Twenty requests with turns had all ten connections of a process of the API, and each waited for another one."""
+    ledger, holders = Ledger(url), 20
+    everyone = threading.Barrier(holders, timeout=60)
+
+    def hold(number: int) -> dict[str, VerdictRow]:
+        with ledger.turn(f"table {number}"):
+            everyone.wait()
+            return ledger.newest_verdicts(NEW.table)
+
+    with ThreadPoolExecutor(holders) as threads:
+        assert [*threads.map(hold, range(holders), timeout=60)] == [{}] * holders
 
 
 def test_a_server_that_dies_during_a_turn_is_named(url: str, servers: RunningServers) -> None:

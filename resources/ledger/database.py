@@ -143,7 +143,8 @@ class LedgerDatabase:
     def _server_turn(self, name: str, end: float) -> Generator[None]:
         key = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), signed=True)
         asked = sa.select(sa.func.pg_try_advisory_xact_lock(key))
-        connection = self._patiently(lambda: self._engine().connect())
+        self._engine()  # makes the tables
+        connection = self._patiently(lambda: self._turns.connect())
         try:
             with self._naming_a_lost_turn(name):
                 # The lock belongs to this transaction: it works behind a pooler, and ends with the connection.
@@ -264,17 +265,7 @@ class LedgerDatabase:
     def _made(self) -> sa.Engine:
         """Engine, which connects at its first use. The tables may be missing."""
         if not self._is_sqlite:
-            from resources.ledger.bounded_connection import BoundedConnection
-
-            bounds = {
-                "connection_factory": partial(BoundedConnection, answer_seconds=self._answer_seconds),
-                "connect_timeout": _CONNECT_SECONDS,
-                "keepalives_idle": 30,
-                "options": f"-c statement_timeout={_STATEMENT_SECONDS * 1000}",
-            }
-            engine = sa.create_engine(
-                self._url, pool_pre_ping=True, pool_size=2, max_overflow=8, connect_args=bounds
-            )
+            engine = self._on_server(pool_pre_ping=True, pool_size=2, max_overflow=8)
             _forget_after_fork(weakref.ref(engine))
             return engine
         if self._url.database:
@@ -284,6 +275,27 @@ class LedgerDatabase:
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine
+
+    @cached_property
+    def _turns(self) -> sa.Engine:
+        """Engine of the connections that await or hold a turn, each its own.
+
+        Who has a turn needs a connection for the work, too. When both came from one pool, twenty impatient requests to
+        the API had all of it, and each waited for another connection.
+        """
+        return self._on_server(poolclass=sa.NullPool)
+
+    def _on_server(self, **pool: Any) -> sa.Engine:
+        """Return an engine for PostgreSQL with this pool."""
+        from resources.ledger.bounded_connection import BoundedConnection
+
+        bounds = {
+            "connection_factory": partial(BoundedConnection, answer_seconds=self._answer_seconds),
+            "connect_timeout": _CONNECT_SECONDS,
+            "keepalives_idle": 30,
+            "options": f"-c statement_timeout={_STATEMENT_SECONDS * 1000}",
+        }
+        return sa.create_engine(self._url, connect_args=bounds, **pool)
 
     def _first_line(self, error: exc.DBAPIError) -> str:
         return self._address.hide_in(str(error.orig).partition("\n")[0])
