@@ -60,13 +60,13 @@ class Node:
     port: int
 
 
-def start_importing() -> None:
-    """Start the forkserver and its imports in the background. From now on SIGTERM ends this process with `PREEMPTED`,
-    until the agent passes it on to the ranks."""
+def start_importing(*more: str) -> None:
+    """Start the forkserver and its imports in the background, with these modules beside those of all trainings. From
+    now on SIGTERM ends this process with `PREEMPTED`, until the agent passes it on to the ranks."""
     signal.signal(signal.SIGTERM, _end_early)
     for name, value in _ENVIRONMENT.items():
         os.environ.setdefault(name, value)
-    multiprocessing.set_forkserver_preload(_IMPORTED_ONCE)
+    multiprocessing.set_forkserver_preload([*_IMPORTED_ONCE, *more])
     forkserver.ensure_running()
 
 
