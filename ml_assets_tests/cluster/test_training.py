@@ -23,6 +23,8 @@ pytestmark = pytest.mark.timeout(900)
 
 POD_SECONDS, NODE_SECONDS = 30.0, 90.0
 """Bars, from the loss to the next trained step, of a machine that keeps the bar of a start."""
+MANY_RANKS_SECONDS = 60.0
+"""Bar of 32 ranks, from the loss of eight of them to the next trained step."""
 START_SECONDS = 15.0
 """Bar of a start, from the launch to the first trained step; see `benchmarks/claims/servers/cluster_start.py`."""
 PROFILE = ResourceProfile(nodes=2, cpu="500m", memory="3Gi", spread="required")
@@ -176,6 +178,59 @@ def test_training_goes_on_ninety_seconds_after_a_lost_node(
     assert back.steps_lost == 0  # it was asked to go, and saved
     assert [lost.rows_repeated, back.rows_repeated] == [0, 0]
     assert_as_if_left_alone(launch, result, tmp_path / "here")
+
+
+@pytest.mark.nightly
+@pytest.mark.alone
+def test_a_quarter_of_thirty_two_ranks_killed_resumes_within_a_minute(
+    launching: Callable[..., LaunchedJob], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """32 ranks in four pods on two nodes. All eight of pod 0, that of rank 0, are killed at once, amid an epoch.
+
+    On a machine whose first start takes longer than a minute, that time is the bar: a resume starts all ranks anew.
+    """
+    every = 10
+    launch = launching(
+        pace=0, workers=32, lanes=32, global_batch=32, checkpoint_every_steps=every, epochs=4, patience=4
+    )
+    at: dict[str, float] = {}
+
+    def kill_eight(event: TrainingEvent) -> None:
+        launch.events.append(event)
+        if event.kind == "checkpoint":
+            at["saved"] = event.step
+        if event.kind == "metrics" and event.step >= 45 and "killed" not in at:
+            (ranks,) = (one.values["pids"] for one in launch.events if one.kind == "started")
+            pod = min(one["metadata"]["name"] for one in launch.objects("pods"))
+            launch.cluster.kubectl("exec", pod, "--", "sh", "-c", f"kill -9 {' '.join(map(str, ranks[:8]))}")
+            at["killed"], at["step"], at["kept"] = time.time(), event.step, at["saved"]
+        if event.kind == "resumed":
+            at["from"] = event.step
+        if event.kind == "metrics" and "from" in at:
+            at.setdefault("trained", event.time)
+
+    launcher = Platform(launch.settings).launcher
+    at["launched"] = time.time()
+    result = launcher.run(
+        launch.job, launch.folder, kill_eight, launch.log.append, PROFILE.changed({"nodes": 4})
+    )
+
+    (recovery,) = recoveries_of(launch.events)
+    first = min(event.time for event in launch.events if event.kind == "metrics")
+    with capsys.disabled():
+        print(
+            f"\nfirst step of 32 ranks {first - at['launched']:.1f} s after the launch; eight killed at step "
+            f"{at['step']:.0f}, resumed from {at['from']:.0f}, next step after {at['trained'] - at['killed']:.1f} s",
+            recovery.in_words(),
+            sep="\n  ",
+        )
+    assert {one.values["world_size"] for one in launch.events if one.kind == "started"} == {32}
+    assert result.attempts == 2
+    assert at["from"] >= at["kept"]
+    assert recovery.steps_lost < 2 * every  # a save may have been under way
+    assert re.search("rank .*SIGKILL", recovery.cause)
+    assert_as_if_left_alone(launch, result, tmp_path / "here")
+    assert at["trained"] - at["killed"] < max(MANY_RANKS_SECONDS, first - at["launched"])
 
 
 def _slowness(launch: LaunchedJob, launched: float) -> float:
