@@ -244,9 +244,14 @@ def test_a_cluster_without_jobsets_is_refused_with_what_helps(
 def test_a_jobset_that_no_controller_sees_is_given_up(
     api: ApiServer, launch: LaunchedHere, back_end: str
 ) -> None:
-    with pytest.raises(PodNotStarted, match=rf"no new Job for .*JobSet's controller.*describe {back_end} "):
+    named = {"name": "refused", "creationTimestamp": now()}
+    api.put("events", {"metadata": named, "message": "denied the request: no queue"})
+    with pytest.raises(
+        PodNotStarted,
+        match=rf"no new Job for .*JobSet's controller.*describe {back_end} .*denied the request",
+    ):
         launch.run()
-    assert list(api.objects) == []
+    assert list(api.objects) == [("events", "refused")]
 
 
 @pytest.mark.parametrize("back_end", ["trainjob"])

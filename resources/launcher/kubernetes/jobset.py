@@ -31,7 +31,7 @@ from resources.launcher.kubernetes.attempt_objects import (
     reference_to,
     training_name,
 )
-from resources.launcher.kubernetes.classify import AttemptEnd
+from resources.launcher.kubernetes.classify import AttemptEnd, read_pod_events
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind, Outdated
 from resources.launcher.kubernetes.jobset_objects import (
     RUN,
@@ -105,10 +105,12 @@ class JobSetRun:
                 raise self._failure(state)
             waited = time.monotonic() - since
             if waited > training.settings.unschedulable_seconds:
+                events = read_pod_events(training.cluster.events(document["metadata"]["uid"]))
                 said = (
                     f"{TYPES[self.kind]['kind']} {self._name} has had no new Job for {waited:.0f} s: look at the log "
                     f"of JobSet's controller{' and of that of Kubeflow Trainer' * (self.kind == 'trainjob')}, and at "
                     f"kubectl describe {self.kind} {self._name}"
+                    + (f". Its last event: {events[-1].message}" if events else "")
                 )
                 if self._end is None:
                     raise PodNotStarted(said)
