@@ -41,6 +41,8 @@ REGISTERS = "ml_assets/registers"
 
 TRACE_PARENT = "ml_assets/traceparent"
 """Tag of a run that a request to the API with a header `traceparent` launched: the header."""
+REQUESTED = "ml_assets/requested"
+"""Tag of a run that a request to the API launched: when its launch began, in seconds since the epoch."""
 
 COLUMN_SCHEMA = "dagster/column_schema"
 """Metadata of a table: its columns, which Dagster shows."""

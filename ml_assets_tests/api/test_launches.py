@@ -1,5 +1,6 @@
 """Launch and stop over HTTP: what they do to Dagster and the ledger. No daemon runs, so a launched run stays queued."""
 
+import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -7,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from ml_assets.components.metadata import TRACE_PARENT
+from ml_assets.components.metadata import REQUESTED, TRACE_PARENT
 from ml_assets.extras.api.launches import KEY_TAG, REQUEST_TAG
 from ml_assets.extras.governance.proxy import webserver
 from ml_assets_tests.api.conftest import ServedApi, serving_api
@@ -218,7 +219,10 @@ def test_a_run_carries_the_span_of_its_caller(api: ServedApi) -> None:
         return run_of(api, told["id"]).tags
 
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    assert tags(traceparent=parent)[TRACE_PARENT] == parent
+    before = time.time()
+    launched = tags(traceparent=parent)
+    assert launched[TRACE_PARENT] == parent
+    assert before - 0.001 <= float(launched[REQUESTED]) <= time.time()
     assert TRACE_PARENT not in tags()
     zeros = f"00-{'0' * 32}-b7ad6b7169203331-01"
     for wrong in ("mine", parent.upper(), f"{parent}-more", f"ff{parent[2:]}", zeros):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets.data.snapshots.split_reader import Snapshot
-from ml_assets.model.training.attempt.attempts import RankOutcome, cause_of
+from ml_assets.model.training.attempt.attempts import RankOutcome, cause_of, failed_rank
 from ml_assets.model.training.process.heartbeat import HangTimeouts, Heartbeat, Seen, Watch
 from ml_assets_tests.training.small_jobs import small_job
 from resources.job.job import ExitCode
@@ -138,18 +138,20 @@ def test_a_loop_that_saves_after_each_step_is_not_stalled() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "hung", "killed", "words"),
+    ("code", "hung", "killed", "words", "failed"),
     [
-        (137, {1: "gave no sign of life for 3.1 s"}, [], "rank 1 gave no sign of life for 3.1 s"),
-        (137, {}, [2], r"rank 0 was killed by SIGKILL \(the kernel"),
-        (139, {}, [], "rank 0 was killed by SIGSEGV"),
-        (ExitCode.PEER_LOST, {}, [1], r"rank 1 exited without a message, as by os\._exit\(0\)"),
-        (ExitCode.PEER_LOST, {}, [], "a rank of another node was lost"),
-        (ExitCode.PREEMPTED, {}, [], r"it saved a checkpoint and stopped after SIGTERM"),
-        (1, {}, [], "rank 0 ended with exit code 1"),
+        (137, {1: "gave no sign of life for 3.1 s"}, [], "rank 1 gave no sign of life for 3.1 s", 1),
+        (137, {}, [2], r"rank 0 was killed by SIGKILL \(the kernel", 0),
+        (139, {}, [], "rank 0 was killed by SIGSEGV", 0),
+        (ExitCode.PEER_LOST, {}, [1], r"rank 1 exited without a message, as by os\._exit\(0\)", 1),
+        (ExitCode.PEER_LOST, {}, [], "a rank of another node was lost", None),
+        (ExitCode.PREEMPTED, {}, [], r"it saved a checkpoint and stopped after SIGTERM", None),
+        (1, {}, [], "rank 0 ended with exit code 1", 0),
     ],
 )
 def test_a_cause_names_the_rank_and_what_happened_to_it(
-    code: int, hung: dict[int, str], killed: list[int], words: str
+    code: int, hung: dict[int, str], killed: list[int], words: str, failed: int | None
 ) -> None:
-    assert re.match(words, cause_of(RankOutcome(rank=0, code=code), hung, killed))
+    end = RankOutcome(rank=0, code=code)
+    assert re.match(words, cause_of(end, hung, killed))
+    assert failed_rank(end, hung, killed) == failed

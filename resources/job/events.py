@@ -11,6 +11,8 @@ from typing import Any, Self
 
 from resources.job.job import TrainingJob
 
+MOST_RANKS_TOLD = 64
+"""Ranks of which `started` tells the begin: a longer line could mix with those of other ranks."""
 _PREFIX = "@event "
 """Prefix that distinguishes an event from lines that a model or a library prints. An event is one line and one `write`,
 so that lines of several ranks do not mix."""
@@ -29,9 +31,10 @@ class TrainingEvent:
     """Seconds since the epoch, UTC."""
     values: dict[str, Any]
     """For `metrics`, `epoch`, `interval` and `system`: metric name → number. For `started`: `world_size`, `pids`,
-    `steps`. For `failed`: `error` and `message`. For `warning`: `message`. For `ended` (the ranks are gone, another
-    attempt may follow): `code`, `cause` and `place`, which is empty if another attempt may succeed. For `recovered`:
-    see `resources.job.events`. For `reserved`: see `resources.job.reserved`."""
+    `steps`, and `ranks_began` (seconds since the epoch, of `MOST_RANKS_TOLD` ranks). For `failed`: `error` and
+    `message`. For `warning`: `message`. For `ended` (the ranks are gone, another attempt may follow): `code`, `cause`,
+    `rank` (the first to fail, or null) and `place`, which is empty if another attempt may succeed. For `recovered`: see
+    `resources.job.events`. For `reserved`: see `resources.job.reserved`."""
 
     def to_line(self) -> str:
         """Return the line that a worker writes, without a newline."""

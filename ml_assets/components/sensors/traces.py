@@ -4,14 +4,14 @@ Here: runs and steps of Dagster as spans. Not here: the spans of a training, the
 """
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 import dagster as dg
 from pydantic import BaseModel
 
-from ml_assets.components.metadata import ROOT_RUN, TRACE_PARENT, partition_of
+from ml_assets.components.metadata import REQUESTED, ROOT_RUN, TRACE_PARENT, partition_of
 from ml_assets.components.sensors.ended_runs import ENDED, subject_of
 from ml_assets.components.sensors.ticks import Tick, TickAnswer, ticking_sensor
 from ml_assets.model.steps.usage import UsageDamaged, read_usage
@@ -134,7 +134,18 @@ def _trace(context: dg.SensorEvaluationContext, artifacts: Artifacts, record: dg
         root_run_id=run.tags.get(ROOT_RUN, run.run_id),
         span=span,
         parent=run.tags.get(TRACE_PARENT, ""),
+        request=_request(run.tags, asked),
     )
+
+
+def _request(tags: Mapping[str, str], created: float) -> "TraceSpan | None":
+    """Return the span of the request to the API that launched a run; None if none did."""
+    from ml_assets.extras.traces.span import TraceSpan
+
+    try:
+        return TraceSpan(name="request to the API", began=float(tags[REQUESTED]), ended=created)
+    except (KeyError, ValueError):  # a person may write any tag in Dagster's pages
+        return None
 
 
 def _steps(context: dg.SensorEvaluationContext, artifacts: Artifacts, run_id: str) -> "Iterator[TraceSpan]":

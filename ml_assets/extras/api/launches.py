@@ -6,6 +6,7 @@ request with the key finds the run by them, also if this process died between th
 
 import hashlib
 import json
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any
@@ -13,7 +14,7 @@ from typing import Annotated, Any
 from fastapi import Header, Response
 from pydantic import BaseModel, Field
 
-from ml_assets.components.metadata import TRACE_PARENT
+from ml_assets.components.metadata import REQUESTED, TRACE_PARENT
 from ml_assets.context.launch import Launchable
 from ml_assets.context.launch_document import LaunchRequest, StudyRequest, TrainingRequest
 from ml_assets.context.runs import ENDED, ShownRun
@@ -206,10 +207,11 @@ class _Launcher:
         headers: LaunchHeaders,
     ) -> RunDocument:
         """Launch what `find` returns, or return the run that was launched with this key for the same request."""
+        own_tags = {**headers.own_tags, REQUESTED: f"{time.time():.3f}"}
         if headers.idempotency_key is None:
-            return self._launched(find, headers.own_tags, caller)
+            return self._launched(find, own_tags, caller)
         key = _digest(caller.person.account, headers.idempotency_key)
-        tags = {**headers.own_tags, KEY_TAG: key, REQUEST_TAG: _digest(*asks)}
+        tags = {**own_tags, KEY_TAG: key, REQUEST_TAG: _digest(*asks)}
         # Requests with one key come one after another, at all processes of the API.
         with self._ledger.turn(f"api/{tags[KEY_TAG][:2]}", TURN_SECONDS):
             known = self._parts.context.runs.tagged(KEY_TAG, tags[KEY_TAG])

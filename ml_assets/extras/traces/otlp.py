@@ -38,6 +38,8 @@ class Trace:
     span: TraceSpan
     parent: str = ""
     """`traceparent` of the request that launched the run: then the spans belong to its trace."""
+    request: TraceSpan | None = None
+    """The request to the API that launched the first try: the span above those of all tries, sent with the first."""
 
 
 class CollectorAway(Exception):
@@ -118,6 +120,11 @@ def _readable(trace: Trace, resource: Resource) -> Generator[ReadableSpan]:
         _, identity, above, _ = trace.parent.split("-")
         trace_id = int(identity, 16)
         parent = SpanContext(trace_id, int(above, 16), is_remote=True, trace_flags=_SAMPLED)
+    if trace.request is not None:
+        place = f"{trace.root_run_id}/request"
+        if trace.run_id == trace.root_run_id:
+            yield from _spans(trace.request, place, trace_id, parent, resource)
+        parent = _context(place, trace_id)
     yield from _spans(trace.span, trace.run_id, trace_id, parent, resource)
 
 
@@ -131,8 +138,7 @@ def _trace_id(run_id: str) -> int:
 def _spans(
     span: TraceSpan, place: str, trace_id: int, parent: SpanContext | None, resource: Resource
 ) -> Generator[ReadableSpan]:
-    span_id = int(hashlib.sha256(place.encode()).hexdigest()[:16], 16)
-    context = SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
+    context = _context(place, trace_id)
     yield ReadableSpan(
         name=span.name,
         context=context,
@@ -146,6 +152,11 @@ def _spans(
     )
     for number, part in enumerate(span.parts):
         yield from _spans(part, f"{place}/{number}", trace_id, context, resource)
+
+
+def _context(place: str, trace_id: int) -> SpanContext:
+    span_id = int(hashlib.sha256(place.encode()).hexdigest()[:16], 16)
+    return SpanContext(trace_id, span_id, is_remote=False, trace_flags=_SAMPLED)
 
 
 def _nanoseconds(seconds: float) -> int:

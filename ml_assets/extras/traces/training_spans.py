@@ -1,9 +1,10 @@
 """Spans of a training, from its record of usage and the events of its workers.
 
-    launch > attempt > workers > steps to a validation, checkpoint
+    launch > attempt > rank
+                     > workers > steps to a validation, checkpoint
 
-The ranks of an attempt step together, so they have one span, which says how many they were. An attempt ends with its
-last place, its workers with their last sign of life.
+A rank begins by itself, and then waits until all have begun. From there the ranks step together, so their steps are
+those of one span. An attempt ends with its last place, its ranks with their last sign of life.
 """
 
 from collections.abc import Iterable
@@ -11,8 +12,10 @@ from collections.abc import Iterable
 from ml_assets.extras.traces.span import Attribute, TraceSpan
 from ml_assets.model.steps.goodput import Trained, mark_of, trained_of
 from ml_assets.model.steps.usage import UsageRecord, UsedAttempt, UsedLaunch
-from resources.job.events import TrainingEvent
+from resources.job.events import MOST_RANKS_TOLD, TrainingEvent
 
+_ATTEMPTS = 20
+"""Newest attempts of a launch that have a span."""
 _NEWEST = 100
 """Validations and checkpoints of an attempt that have a span: a training may have thousands."""
 _FAILED = ("failed", "diverged", "lost")
@@ -40,7 +43,7 @@ def _launch(record: UsageRecord, launch: UsedLaunch, trained: list[Trained]) -> 
             "enduser.id": launch.author,
         },
         error=launch.state if launch.state in _FAILED else "",
-        parts=[_attempt(number, one, launch, trained) for number, one in own],
+        parts=[_attempt(number, one, launch, trained) for number, one in own[-_ATTEMPTS:]],
     )
 
 
@@ -61,8 +64,26 @@ def _attempt(number: int, attempt: UsedAttempt, launch: UsedLaunch, trained: lis
         ended=ended,
         attributes=attributes,
         error=attempt.state if attempt.state in _FAILED else "",
-        parts=[_workers(one) for one in here],
+        parts=[part for one in here for part in (*_ranks(one), _workers(one))],
     )
+
+
+def _ranks(trained: Trained) -> list[TraceSpan]:
+    """Return a span for each rank whose begin is known: of the first `MOST_RANKS_TOLD`, not of scripts, which begin
+    their ranks themselves, and not of trainings of earlier releases."""
+    ended = [one.values for one in trained.marks if one.kind == "ended"]
+    causes = {one.get("rank"): str(one.get("cause", "failed")) for one in ended}
+    until = max(trained.last_sign, trained.started.time)
+    return [
+        TraceSpan(
+            name=f"rank {rank}",
+            began=min(float(began), until),  # clocks of machines differ
+            ended=until,
+            attributes={"ml_assets.rank": rank},
+            error=causes.get(rank, ""),
+        )
+        for rank, began in enumerate([*trained.started.values.get("ranks_began", ())][:MOST_RANKS_TOLD])
+    ]
 
 
 def _workers(trained: Trained) -> TraceSpan:

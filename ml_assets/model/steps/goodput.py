@@ -20,14 +20,14 @@ from resources.job.events import TrainingEvent
 from resources.job.reserved import Reserved
 
 MARKS = {
-    "started": ("attempt", "world_size"),
+    "started": ("attempt", "world_size", "ranks_began"),
     "metrics": ("data_loading_latency_ms",),
     "epoch": (),
     "checkpoint": ("checkpoint_duration_ms", "blocked_ms"),
     "recovered": ("seconds",),
     "finished": (),
     "failed": ("error",),
-    "ended": ("code", "place"),
+    "ended": ("code", "place", "rank", "cause"),
 }
 """Kinds of events on the time line → the values that count."""
 

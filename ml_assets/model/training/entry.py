@@ -10,6 +10,7 @@ Here: the frame around the loop, and the files of a finished job: `model.safeten
 import logging
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -81,26 +82,27 @@ def main(folder: str, mirror: str) -> None:
 
     `mirror` is the address of the folder's durable copy, if the folder is lost with this machine.
     """
+    began = time.time()
     end_with_parent()
     stop = StopRequest()
     logging.basicConfig(level=logging.INFO, format="%(levelname)s %(name)s: %(message)s", stream=sys.stderr)
     keep_events(Path(folder))
     with Heartbeat(int(os.environ["LOCAL_RANK"])) as heartbeat:
         code = exit_code_of(
-            lambda: _join(Path(folder), mirror, stop, heartbeat),
+            lambda: _join(Path(folder), mirror, stop, heartbeat, began),
             Path(folder),
             lambda: heartbeat.newest_step,
         )
     leave(code, stop)
 
 
-def _join(folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat) -> int:
+def _join(folder: Path, mirror: str, stop: StopRequest, heartbeat: Heartbeat, began: float) -> int:
     job = TrainingJob.from_json((folder / JOB).read_text())
     with (
         join_group(job.settings, folder_each_node=bool(mirror)) as group,
         advising(job.settings, group),
     ):
-        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, heartbeat)
+        _train(job, folder, Mirror(mirror, folder) if mirror else None, group, stop, heartbeat, began)
     return ExitCode.DONE
 
 
@@ -111,6 +113,7 @@ def _train(
     group: Group,
     stop: StopRequest,
     heartbeat: Heartbeat,
+    began: float,
 ) -> None:
     run = prepare(job, folder, group, mirror, heartbeat.bounded)
     if group.is_first:
@@ -119,6 +122,7 @@ def _train(
     heartbeat.newest_step = run.progress.step
     attempt = group.from_first(run.io_group.all_succeed(lambda: _begin_attempt(run, heartbeat)))
     pids = group.gather(os.getpid())
+    begins = [milliseconds / 1000 for milliseconds in group.gather(round(began * 1000))]
     if group.is_first:
         tell_beginning(
             job,
@@ -126,6 +130,7 @@ def _train(
             run.progress.step,
             world_size=group.world_size,
             pids=pids,
+            ranks_began=begins,
             steps=run.total_steps,
             device=group.device.type,
             is_stored=mirror is not None,

@@ -1,5 +1,6 @@
 """Traces of runs, sent by the sensor to a receiver of OTLP's messages; a real collector is in the tests of servers."""
 
+import time
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -12,7 +13,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTrace
 from opentelemetry.proto.trace.v1.trace_pb2 import Span as SentSpan
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 
-from ml_assets.components.metadata import TRACE_PARENT
+from ml_assets.components.metadata import REQUESTED, TRACE_PARENT
 from ml_assets_tests.components.installation import STAGES, Installation, failure_of
 from ml_assets_tests.components.readings_pipeline import FIRST, MODEL, READINGS, WINDOW, days
 from ml_assets_tests.resources.launcher.http_server import QuietHandler, serving_in_threads
@@ -97,19 +98,23 @@ def within(inner: SentSpan, outer: SentSpan) -> bool:
 
 def test_a_trace_leads_from_the_run_to_its_workers(installation: Installation, collected: Collected) -> None:
     parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-    built = installation.with_tables(1).run(*STAGES, partition=DAY, **{TRACE_PARENT: parent})
+    tags = {TRACE_PARENT: parent, REQUESTED: f"{time.time():.3f}"}
+    built = installation.with_tables(1).run(*STAGES, partition=DAY, **tags)
     assert built.success, failure_of(built)
     assert tick(installation) == "sent the traces of 3 runs"
     (root,) = collected.named(f"run of {MODEL} {DAY}")
     own = [one for one in collected.spans if one.trace_id == root.trace_id]
     assert root.trace_id.hex() == parent.split("-")[1]
-    assert root.parent_span_id.hex() == parent.split("-")[2]
+    (request,) = collected.named("request to the API")
+    assert request.parent_span_id.hex() == parent.split("-")[2]
+    assert root.parent_span_id == request.span_id
+    assert request.end_time_unix_nano == root.start_time_unix_nano
     assert root.status.code == Status.STATUS_CODE_OK
     by_id = {one.span_id: one for one in own}
     assert len(by_id) == len(own)
     path = [next(one for one in own if one.name.startswith("checkpoint"))]
     while (above := by_id.get(path[-1].parent_span_id)) is not None:
-        assert within(path[-1], above), (path[-1].name, above.name)
+        assert above is request or within(path[-1], above), (path[-1].name, above.name)
         path.append(above)
     assert [one.name.split(" ")[0] for one in path] == [
         "checkpoint",
@@ -118,7 +123,11 @@ def test_a_trace_leads_from_the_run_to_its_workers(installation: Installation, c
         "launch",
         "step",
         "run",
+        "request",
     ]
+    ranks = [one for one in own if one.name.startswith("rank")]
+    assert [one.name for one in ranks] == ["rank 0", "rank 1"]
+    assert all(by_id[one.parent_span_id].name == "attempt 1" for one in ranks)
     (launch,) = collected.named("launch")
     facts = {one.key: one.value.string_value for one in launch.attributes}
     assert (facts["ml_assets.model"], facts["ml_assets.partition"]) == (MODEL, DAY)

@@ -1,6 +1,7 @@
 """The trace of a run in a real collector: Jaeger, which takes OTLP and answers which spans it has."""
 
 import subprocess
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +13,8 @@ import pytest
 
 from deployment.testbed.build import build
 from deployment.testbed.processes import free_port
-from ml_assets_tests.components.installation import Installation, failure_of
+from ml_assets.components.metadata import REQUESTED
+from ml_assets_tests.components.installation import STAGES, Installation, failure_of
 from ml_assets_tests.components.readings_pipeline import MODEL, WINDOW, days
 from ml_assets_tests.servers.monitoring.test_prometheus import wait_for
 from resources.settings import Settings
@@ -66,7 +68,8 @@ def test_a_real_collector_has_the_whole_trace_of_a_training(jaeger: tuple[str, s
             return sensor(context).cursor
 
     cursor = tick(None)
-    built = installation.with_tables(1).train(DAY)
+    requested = {REQUESTED: f"{time.time():.3f}"}
+    built = installation.with_tables(1).run(*STAGES, partition=DAY, **requested)
     assert built.success, failure_of(built)
     tick(cursor)
 
@@ -83,8 +86,11 @@ def test_a_real_collector_has_the_whole_trace_of_a_training(jaeger: tuple[str, s
         "Jaeger finds a parent for each span, and a true order"
     )
     (root,) = [one["operationName"] for one in sent if not one["references"]]
-    assert root == f"run of {MODEL} {DAY}"
+    assert root == "request to the API"
+    run = f"run of {MODEL} {DAY}"
+    assert parents[run] == root
     (workers,) = [one for one in parents if one.startswith("workers")]
     assert (parents[workers], parents["attempt 1"]) == ("attempt 1", "launch")
-    assert parents[parents["launch"]] == root
+    assert parents[parents["launch"]] == run
     assert parents["checkpoint"] == workers
+    assert (parents["rank 0"], parents["rank 1"]) == ("attempt 1", "attempt 1")

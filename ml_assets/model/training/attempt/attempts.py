@@ -216,8 +216,20 @@ def report_end(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> 
         log.error("%s", "\n".join([f"the first to fail: {cause}", *end.said]))
     if (known := ExitCode.of(end.code)) is not None and known.is_final:
         return
+    place = "" if hung else end.place
     with suppress(OSError):  # a full disk may be the cause
-        emit("ended", 0, code=int(end.code), cause=cause, place="" if hung else end.place)
+        emit("ended", 0, code=int(end.code), cause=cause, rank=failed_rank(end, hung, killed), place=place)
+
+
+def failed_rank(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> int | None:
+    """Return the rank that failed first; None if none of these ranks did. See `report_end` for the arguments."""
+    if hung:
+        return next(iter(hung))  # others hang because of it
+    if end.code == ExitCode.PREEMPTED:
+        return None
+    if end.code == ExitCode.PEER_LOST:
+        return killed[0] if killed else None
+    return end.rank
 
 
 def cause_of(end: RankOutcome, hung: Mapping[int, str], killed: list[int]) -> str:

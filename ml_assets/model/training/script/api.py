@@ -468,6 +468,7 @@ class Training:
             self.resumed_step,
             world_size=self.world_size,
             pids=[os.getpid()],
+            ranks_began=[],  # each rank of a script begins by itself
             steps=0,  # unknown: the script decides
             device="cuda" if torch.cuda.is_available() else "cpu",
             is_stored=self.mirror is not None,

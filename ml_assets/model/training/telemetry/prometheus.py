@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from ml_assets.model.training.telemetry.event_log import emit, tell_also
 from resources.environment import device_facts
-from resources.job.events import TrainingEvent
+from resources.job.events import MOST_RANKS_TOLD, TrainingEvent
 from resources.job.job import TrainingJob
 from resources.web.http_bounds import BoundedHTTPServer
 
@@ -38,20 +38,22 @@ def tell_beginning(
     *,
     world_size: int,
     pids: Sequence[int],
+    ranks_began: Sequence[float],
     steps: int,
     device: str,
     is_stored: bool,
 ) -> None:
     """Emit `started` and, after step 0, `resumed`; serve the metrics page if the job asks for it.
 
-    `pids`: the known ranks. `steps`: of the whole training (0: unknown). `is_stored`: the folder has a durable copy
-    elsewhere, as in pods.
+    `pids`: the known ranks. `ranks_began`: the first line of each, in seconds since the epoch. `steps`: of the whole
+    training (0: unknown). `is_stored`: the folder has a durable copy elsewhere, as in pods.
     """
     emit(
         "started",
         from_step,
         world_size=world_size,
         pids=pids,
+        ranks_began=ranks_began[:MOST_RANKS_TOLD],
         steps=steps,
         attempt=attempt,
         device=device,
