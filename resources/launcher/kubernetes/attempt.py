@@ -264,11 +264,13 @@ class AttemptWatcher:
         queue = self.profile.queue
         if queue is None or queued is None or not self._waits(document):
             return None
-        place = self._position(queued)
+        least, most = self.profile.least_nodes, self._nodes
+        is_smaller = may_be_smaller(document)
+        place = QueuePosition.of(queued, least / most if is_smaller else 1.0)
         if place.waits_for not in ("", self._queued):
             self._queued = place.waits_for
-            least = f" for at least {self.profile.least_nodes} of {self._nodes} pods"
-            self.output.say(f"waits in queue {queue}{least * may_be_smaller(document)}: {place.waits_for}")
+            for_pods = f" for at least {least} of {most} pods" if is_smaller else ""
+            self.output.say(f"waits in queue {queue}{for_pods}: {place.waits_for}")
         error = why_not_admitted(place, queue)
         if error is None:
             self._refused_since = None
@@ -280,11 +282,6 @@ class AttemptWatcher:
         )
         is_final = time.monotonic() - self._refused_since > allowed
         return AttemptEnd(kind="failed", said=str(error), error=error) if is_final else None
-
-    def _position(self, queued: list[Document]) -> QueuePosition:
-        """Return the position in the queue, by Kueue's record of the training."""
-        least_share = self.profile.least_nodes / self._nodes if may_be_smaller(self.job) else 1.0
-        return QueuePosition.of(queued, least_share)
 
     def _workloads(self) -> list[Document]:
         """Return Kueue's record of the training."""
@@ -392,7 +389,7 @@ class AttemptWatcher:
         queue, is_held = self.profile.queue, bool(document["spec"].get("suspend"))
         # The record of a JobSet also has its earlier evictions.
         if end.kind == "preempted" and queue is not None and (is_held or self.queued is None):
-            why = self._position(self._workloads()).given_up_for or (end.said if is_held else "")
+            why = QueuePosition.of(self._workloads()).given_up_for or (end.said if is_held else "")
             if why:
                 said = f"queue {queue} evicted the training: {why}"
                 return replace(end, said=said, nodes=self.profile.most_nodes)

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Self
 
 from resources.job.errors import ClusterRefused
-from resources.launcher.kubernetes.cluster import Cluster, Kind
+from resources.launcher.kubernetes.cluster import Cluster, Document, Kind
 from resources.launcher.kubernetes.pod_state import Pod
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.5, 10.0
@@ -30,7 +30,7 @@ class Changes:
     ) -> None:
         """`selectors`: kind → label selector and field selector of the objects. `say`: write a line to the log."""
         self.pods: dict[str, Pod] = {}
-        """Newest state of each pod by its uid, as the watch told it. Pods that were removed stay."""
+        """Newest state of each pod by its uid, as the watch has told it. Pods that were removed stay."""
         self._cluster = cluster
         self._selectors = selectors
         self._say = say
@@ -74,8 +74,8 @@ class Changes:
             try:
                 for document in self._cluster.changes(kind, labels, fields):
                     pause = _FIRST_PAUSE
-                    if kind == "pod" and "uid" in document.get("metadata", {}):
-                        self.pods[document["metadata"]["uid"]] = Pod.of(document)
+                    if kind == "pod":
+                        self._hear(document)
                     self._rung.set()
                     if self._over.is_set():
                         return
@@ -95,3 +95,11 @@ class Changes:
                 self._failed = error
                 return
             self._over.wait(pause)
+
+    def _hear(self, document: Document) -> None:
+        """Keep the state of a pod. The first document of a watch is empty: what the one before told of pods that had
+        not ended may be old."""
+        if not document:
+            self.pods = {uid: pod for uid, pod in self.pods.items() if pod.has_ended}
+        elif "uid" in document.get("metadata", {}):  # an error of the server has none
+            self.pods[document["metadata"]["uid"]] = Pod.of(document)

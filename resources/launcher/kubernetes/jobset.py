@@ -92,8 +92,8 @@ class JobSetRun:
             if (result := training.finished(has_pods=True)) is not None:
                 return result
             if (job := self._current()) is not None:
-                if (found := self._found()) is not None:  # it may have a new attempt
-                    document, state = found, self._told(found, state)
+                document = self._found() or document  # it may have a new attempt
+                state = self._told(document, state)
                 self._follow(job, document)
                 since = time.monotonic()
                 continue
@@ -205,9 +205,8 @@ class JobSetRun:
             document = cluster.create("trainjob", trainjob_manifest(jobset, name))
         except AlreadyThere:
             found = self._found()
-            if (
-                found is None or found["spec"]["runtimeRef"]["name"] != name
-            ):  # else our own, whose answer was lost
+            is_ours = found is not None and found["spec"]["runtimeRef"]["name"] == name  # the answer was lost
+            if not is_ours:
                 cluster.delete("trainingruntime", name)
             raise
         # So the cluster deletes the runtime with a TrainJob that somebody deletes by hand.
