@@ -5,6 +5,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -43,6 +44,7 @@ from resources.ledger import (
     LedgerUnavailable,
     Person,
     VerdictRow,
+    database,
     decision_rows,
     migrations,
 )
@@ -131,6 +133,18 @@ def test_many_holders_of_turns_still_read(url: str) -> None:
 
     with ThreadPoolExecutor(holders) as threads:
         assert [*threads.map(hold, range(holders), timeout=60)] == [{}] * holders
+
+
+def test_a_process_without_a_free_connection_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(database, "_POOL_SECONDS", 0.2)
+    ledger = database.LedgerDatabase(url, 30.0, "local")
+    with ExitStack() as stack:
+        for _ in range(10):
+            stack.enter_context(ledger.reading())
+        with pytest.raises(LedgerBusy, match=r"all its 10 connections for 0\.2 s"):
+            stack.enter_context(ledger.reading())
+    with ledger.reading() as connection:
+        assert connection.scalar(sa.text("SELECT 1")) == 1
 
 
 def test_a_server_that_dies_during_a_turn_is_named(url: str, servers: RunningServers) -> None:

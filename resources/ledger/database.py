@@ -39,6 +39,10 @@ _TURN_POLL_SECONDS = (0.01, 0.05)
 _HELD_BY = sa.select(environments.c.environment)
 _CONNECT_SECONDS = 5
 _STATEMENT_SECONDS = 60
+_KEPT_CONNECTIONS, _MOST_CONNECTIONS = 2, 10
+"""Connections of a process to PostgreSQL, beside those of turns."""
+_POOL_SECONDS = 30.0
+"""Time to wait for one of them."""
 ANSWER_SECONDS = 70.0
 """Time limit of one call to PostgreSQL, in seconds, after which its connection is closed. The server ends a statement,
 which may wait for others, after 60 s; so only a server that is frozen or unreachable takes longer."""
@@ -213,6 +217,10 @@ class LedgerDatabase:
             if isinstance(error, exc.OperationalError):
                 raise self._unreadable(error) from error
             raise
+        except exc.TimeoutError as error:
+            raise LedgerBusy(
+                f"{self}: this process used all its {_MOST_CONNECTIONS} connections for {_POOL_SECONDS:g} s. Try again"
+            ) from error
 
     def _unreadable(self, error: exc.DBAPIError) -> LedgerError:
         """Return the error of a database that answers and is not the ledger, such as a file that someone deleted."""
@@ -265,7 +273,12 @@ class LedgerDatabase:
     def _made(self) -> sa.Engine:
         """Engine, which connects at its first use. The tables may be missing."""
         if not self._is_sqlite:
-            engine = self._on_server(pool_pre_ping=True, pool_size=2, max_overflow=8)
+            engine = self._on_server(
+                pool_pre_ping=True,
+                pool_size=_KEPT_CONNECTIONS,
+                max_overflow=_MOST_CONNECTIONS - _KEPT_CONNECTIONS,
+                pool_timeout=_POOL_SECONDS,
+            )
             _forget_after_fork(weakref.ref(engine))
             return engine
         if self._url.database:
