@@ -2,17 +2,10 @@
 
 from typing import Any
 
-import yaml
-
 from deployment.testbed.cluster.cluster_record import ClusterRecord
 from deployment.testbed.cluster.controllers import Controller, with_image
 
 _SECRET = "kubeflow-trainer-webhook-cert"
-_SETTINGS = {
-    "apiVersion": "config.trainer.kubeflow.org/v1alpha1",
-    "kind": "Configuration",
-    "leaderElection": {"leaderElect": False},
-}
 
 
 def install(held: ClusterRecord) -> None:
@@ -46,6 +39,4 @@ def install(held: ClusterRecord) -> None:
 def _changed(one: dict[str, Any], image: str) -> dict[str, Any]:
     if one["kind"] == "Deployment":
         with_image(one, image)
-    if one["kind"] == "ConfigMap":
-        one["data"]["controller_manager_config.yaml"] = yaml.safe_dump(_SETTINGS)
     return one
