@@ -34,6 +34,7 @@ class Trouble:
     status: int
     """Answered instead; 0: the request is done and its answer lost."""
     times: int
+    message: str
 
 
 @dataclass
@@ -81,9 +82,11 @@ class ApiServer:
             self.changes.append((kind, self.objects.pop((kind, name))))
             self.lock.notify_all()
 
-    def trouble(self, method: str, path: str, status: int = _NO_ANSWER, times: int = 1) -> None:
-        """Answer the next `times` requests so: with `status`, or not at all after they were done."""
-        self.troubles.append(Trouble(method, path, status, times))
+    def trouble(
+        self, method: str, path: str, status: int = _NO_ANSWER, times: int = 1, message: str = ""
+    ) -> None:
+        """Answer the next `times` requests so: with `status` and `message`, or not at all after they were done."""
+        self.troubles.append(Trouble(method, path, status, times, message or f"trouble {status}"))
 
     def names(self, kind: str) -> list[str]:
         """Return the names of the objects of this kind."""
@@ -209,7 +212,7 @@ def serving() -> Generator[ApiServer]:
             if self.headers.get("Authorization") != f"Bearer {state.token}":
                 status, answer = _status(401, "Unauthorized")
             elif trouble is not None and trouble.status != _NO_ANSWER:
-                status, answer = _status(trouble.status, f"trouble {trouble.status}")
+                status, answer = _status(trouble.status, trouble.message)
             else:
                 status, answer = state.do(self.command, self.path, body)
                 if trouble is not None:

@@ -274,6 +274,20 @@ def test_a_trainjob_owns_the_runtime_that_it_names(
 
 
 @pytest.mark.parametrize("back_end", ["trainjob"])
+def test_a_trainjob_waits_until_trainer_has_seen_its_runtime(api: ApiServer, launch: LaunchedHere) -> None:
+    """Trainer's webhook read the runtimes a moment late: it refused 3 of 8 trainings."""
+    api.on_job = finishing(launch)
+    api.trouble("POST", "/trainjobs", 403, message="the quota of TrainJobs")
+    with pytest.raises(ClusterRefused, match="the quota"):
+        launch.run()
+    assert list(api.objects) == []
+    said = "spec.runtimeRef: specified trainingRuntime must be created before the TrainJob is created"
+    api.trouble("POST", "/trainjobs", 403, times=2, message=said)
+    assert launch.run().best_step == 1
+    assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("back_end", ["trainjob"])
 def test_a_trainjob_made_meanwhile_by_another_launcher_is_followed(
     api: ApiServer, launch: LaunchedHere
 ) -> None:

@@ -52,6 +52,10 @@ KINDS: dict[Restarting, tuple[Kind, ...]] = {
 }
 """Kinds of the objects behind the pods. First those whose controllers would make the others again."""
 
+_UNSEEN = "specified trainingRuntime must be created before"
+"""Phrase in Trainer's refusal of a TrainJob whose runtime it has not seen."""
+_SEEN_SECONDS = 30.0
+
 
 @dataclass
 class JobSetRun:
@@ -202,7 +206,7 @@ class JobSetRun:
         name = f"{self._name}-{uuid4().hex[:8]}"
         runtime = cluster.create("trainingruntime", runtime_manifest(jobset, name))
         try:
-            document = cluster.create("trainjob", trainjob_manifest(jobset, name))
+            document = self._create_trainjob(trainjob_manifest(jobset, name))
         except AlreadyThere:
             found = self._found()
             is_ours = found is not None and found["spec"]["runtimeRef"]["name"] == name  # the answer was lost
@@ -214,6 +218,17 @@ class JobSetRun:
         with suppress(Outdated):
             cluster.replace("trainingruntime", runtime)
         return document
+
+    def _create_trainjob(self, manifest: Document) -> Document:
+        """Create the TrainJob. Trainer refuses it until it has seen the runtime, a moment after that was made."""
+        until = time.monotonic() + _SEEN_SECONDS
+        while True:
+            try:
+                return self.training.cluster.create("trainjob", manifest)
+            except ClusterRefused as error:
+                if _UNSEEN not in str(error) or time.monotonic() > until:
+                    raise
+            time.sleep(POLL_SECONDS)
 
     def _current(self) -> Document | None:
         """Return the Job of the present attempt if there is more to see of it; None if not, or before it exists."""
