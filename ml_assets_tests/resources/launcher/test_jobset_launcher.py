@@ -287,6 +287,24 @@ def test_a_trainjob_waits_until_trainer_has_seen_its_runtime(api: ApiServer, lau
     assert list(api.objects) == []
 
 
+def test_a_runtime_has_its_owner_though_trainer_changes_it_too(api: ApiServer, launch: LaunchedHere) -> None:
+    """Trainer writes a finalizer into each runtime that a TrainJob names, as soon as it sees the TrainJob."""
+
+    def use(api: ApiServer, made: Document) -> None:
+        runtime = api.objects["trainingruntimes", made["spec"]["runtimeRef"]["name"]]
+        used = {**runtime["metadata"], "finalizers": ["trainer.kubeflow.org/resource-in-use"]}
+        api.put("trainingruntimes", {**runtime, "metadata": used})
+        with_workers(RUNNING)(api, made)
+
+    api.on_job = use
+    leave_running(launch)
+    (name,) = api.names("trainingruntimes")
+    meta = api.objects["trainingruntimes", name]["metadata"]
+    uid = api.objects["trainjobs", launch.name]["metadata"]["uid"]
+    assert [one["uid"] for one in meta["ownerReferences"]] == [uid]
+    assert meta["finalizers"] != []
+
+
 @pytest.mark.parametrize("back_end", ["trainjob"])
 def test_a_trainjob_made_meanwhile_by_another_launcher_is_followed(
     api: ApiServer, launch: LaunchedHere
@@ -358,6 +376,39 @@ def test_a_training_keeps_the_back_end_in_which_it_began(
     again = [one for one in api.requests if one.startswith("POST")][len(made) :]
     assert [one for one in again if "leases" not in one] == []
     assert list(api.objects) == []
+
+
+def test_a_restart_of_the_pods_does_not_hide_the_back_end(api: ApiServer, launch: LaunchedHere) -> None:
+    """While its pods save, a JobSet that restarts has only a Job that is being deleted."""
+    api.on_job = with_workers(RUNNING)
+    leave_running(launch)
+    (name,) = api.names("jobs")
+    job = api.objects["jobs", name]
+    api.put("jobs", {**job, "metadata": {**job["metadata"], "deletionTimestamp": now()}})
+    made = [one for one in api.requests if one.startswith("POST")]
+    launch.settings = launch.settings.model_copy(update={"backend": "job"})
+
+    def complete(line: str) -> None:
+        if line.startswith("attached to "):
+            launch.finish()
+
+    assert launch.run(complete).best_step == 1
+    assert [one for one in api.requests if one.startswith("POST")] == made
+
+
+@pytest.mark.parametrize("back_end", ["trainjob"])
+def test_a_launcher_without_the_right_to_trainjobs_removes_no_pods(
+    api: ApiServer, launch: LaunchedHere
+) -> None:
+    """The chart takes the right away with the back end."""
+    api.on_job = with_workers(RUNNING)
+    leave_running(launch)
+    pods = api.names("pods")
+    launch.settings = launch.settings.model_copy(update={"backend": "jobset"})
+    api.trouble("GET", "/trainjobs", 403)
+    with pytest.raises(ClusterRefused, match="denied access"):
+        launch.run()
+    assert api.names("pods") == pods != []
 
 
 def test_only_jobsets_of_ended_runs_are_pruned(api: ApiServer, launch: LaunchedHere) -> None:

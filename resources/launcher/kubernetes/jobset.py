@@ -214,9 +214,13 @@ class JobSetRun:
                 cluster.delete("trainingruntime", name)
             raise
         # So the cluster deletes the runtime with a TrainJob that somebody deletes by hand.
-        runtime["metadata"]["ownerReferences"] = [reference_to("trainjob", document)]
-        with suppress(Outdated):
-            cluster.replace("trainingruntime", runtime)
+        found: Document | None = runtime
+        while found is not None:
+            found["metadata"]["ownerReferences"] = [reference_to("trainjob", document)]
+            with suppress(Outdated):
+                cluster.replace("trainingruntime", found)
+                break
+            found = cluster.get("trainingruntime", name)  # Trainer wrote its finalizer meanwhile
         return document
 
     def _create_trainjob(self, manifest: Document) -> Document:

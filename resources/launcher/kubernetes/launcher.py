@@ -114,13 +114,21 @@ class KubernetesLauncher:
         """
         cluster, profile, wanted = training.cluster, training.profile, self.settings.backend
         name = attempt_objects.training_name(training.job)
-        if (document := newest(cluster, training.selector)) is not None:
-            if owner_of(document, "JobSet") is None:
-                return "job"
-        elif wanted == "job" or profile.least_nodes < profile.most_nodes:
+        # With those that are being deleted: a JobSet that restarts its pods has no other for as long as they save.
+        jobs = cluster.list("job", training.selector)
+        if any(
+            owner_of(one, "JobSet") is None and not one["metadata"].get("deletionTimestamp") for one in jobs
+        ):
             return "job"
-        if (jobset := cluster.get("jobset", name)) is not None:
-            return "jobset" if owner_of(jobset, "TrainJob") is None else "trainjob"
+        is_job = wanted == "job" or profile.least_nodes < profile.most_nodes
+        of_jobset = any(owner_of(one, "JobSet") is not None for one in jobs)
+        if (of_jobset or not is_job) and (jobset := cluster.get("jobset", name)) is not None:
+            if owner_of(jobset, "TrainJob") is None:
+                return "jobset"
+            cluster.get("trainjob", name)  # without the right to it, end before anything is removed
+            return "trainjob"
+        if is_job:
+            return "job"
         lease = cluster.get("lease", name)
         return wanted if lease is None or has_run_out(lease, cluster.now()) else "job"
 
