@@ -34,12 +34,12 @@ def settings_of(tmp_path: Path, **more: str) -> PodSettings:
     )
 
 
-def test_pods_wait_for_the_number_of_their_own_job(tmp_path: Path) -> None:
-    """The file of an earlier attempt does not count."""
+def test_a_pod_waits_for_a_list_with_its_own_uid(tmp_path: Path) -> None:
+    """The list of an earlier attempt, or of an earlier admission of the same Job, does not count."""
     artifacts = FolderArtifacts(tmp_path / "artifacts")
-    share_nodes(artifacts, JOB, "uid-1", 4)
-    settings = settings_of(tmp_path, TRAINING_JOB="uid-2")
-    writing = threading.Timer(0.3, share_nodes, (artifacts, JOB, "uid-2", 3))
+    share_nodes(artifacts, JOB, {"uid-1", "uid-2"})
+    settings = settings_of(tmp_path, TRAINING_POD="uid-4")
+    writing = threading.Timer(0.3, share_nodes, (artifacts, JOB, {"uid-3", "uid-4", "uid-5"}))
     began = time.monotonic()
     writing.start()
     node = admitted(settings).node
@@ -53,7 +53,7 @@ def test_a_number_that_no_launcher_writes_fails_the_pod(
 ) -> None:
     monkeypatch.setattr(pod, "_ADMITTED_SECONDS", 0.2)
     with pytest.raises(StorageFailed, match=r"nodes\.json .*launch the training again"):
-        admitted(settings_of(tmp_path, TRAINING_JOB="uid-2"))
+        admitted(settings_of(tmp_path, TRAINING_POD="uid-2"))
 
 
 def test_a_fixed_number_of_nodes_is_there_at_once(tmp_path: Path) -> None:

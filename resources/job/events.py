@@ -64,8 +64,7 @@ USAGE = "usage"
 JOB, LOG, EVENTS = "job.json", "log.txt", "events.jsonl"
 """Files of a job's folder: the job; the output of the workers; the events of all attempts, which the workers write."""
 NODES = "nodes.json"
-"""File of a job's folder: the number of pods that a queue admitted (`nodes`) of which Kubernetes Job (`job`, its uid).
-A launcher writes it."""
+"""File of a job's folder: uids of the pods that a queue admitted together (`pods`). A launcher writes it."""
 WEIGHTS, RESULT = "model.safetensors", "result.json"
 """Files of a finished job's folder: the best weights and, written last, the result."""
 

@@ -288,8 +288,7 @@ def test_a_queue_may_admit_an_elastic_training_with_fewer_pods() -> None:
     (container,) = job["spec"]["template"]["spec"]["containers"]
     names = {one["name"]: one.get("valueFrom") for one in container["env"]}
     assert "TRAINING_NODES" not in names
-    uid = {"fieldRef": {"fieldPath": "metadata.labels['batch.kubernetes.io/controller-uid']"}}
-    assert names["TRAINING_JOB"] == uid
+    assert names["TRAINING_POD"] == {"fieldRef": {"fieldPath": "metadata.uid"}}
     assert may_be_smaller(job)
     for fixed in (manifest_of(elastic, nodes=1), manifest_of(elastic.changed({"queue": None}), nodes=2)):
         assert not may_be_smaller(fixed)

@@ -1,5 +1,6 @@
 """Watches of an attempt's objects: a change rings, and a watch that ends or breaks hides none."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from typing import Any
@@ -10,9 +11,11 @@ from ml_assets_tests.resources.launcher.api_server import NAMESPACE, ApiServer
 from ml_assets_tests.resources.launcher.launched_here import LaunchedHere, now, with_pod
 from ml_assets_tests.resources.launcher.pod_documents import CREATED, ended, pod
 from resources.job.errors import Diverged
+from resources.job.training_settings import TrainingSettings
 from resources.launcher.kubernetes import cluster
 from resources.launcher.kubernetes.changes import Changes
 from resources.launcher.kubernetes.cluster import Cluster, Kind
+from resources.launcher.resource_profile import ResourceProfile
 
 POD = {"metadata": {"name": "p", "labels": {"of": "job"}}}
 PODS: dict[Kind, tuple[str, str]] = {"pod": ("of=job", "")}
@@ -152,6 +155,52 @@ def test_a_final_end_counts_though_the_pod_was_gone_at_the_next_read(
     diverged = ended(0, 65, message="the loss was nan at step 7")
     with pytest.raises(Diverged, match="nan at step 7"):
         launch.run(between_two_reads(api, launch, diverged, has_job=has_job))
+
+
+def test_a_watch_that_broke_does_not_tell_an_earlier_state(api: ApiServer, launch: LaunchedHere) -> None:
+    """The launcher reads that a pod diverged. Then pod and Job are removed, and the watch knows only that it ran."""
+    name = f"{launch.name}-1"
+    first, second = (pod(index, state={"running": {"startedAt": CREATED}}) for index in (0, 1))
+    state = {"is": "new"}
+
+    def put(document: dict[str, Any], uid: str) -> None:
+        meta = api.objects["jobs", name]["metadata"]
+        labels = {**meta["labels"], "batch.kubernetes.io/controller-uid": meta["uid"]}
+        named = {"name": uid, "uid": uid, "labels": labels, "creationTimestamp": now()}
+        api.put("pods", {**document, "metadata": {**document["metadata"], **named}})
+
+    def begin(api: ApiServer, job: dict[str, Any]) -> None:
+        api.put("jobs", {**job, "status": {"startTime": now()}})
+        put(first, "first")
+        put(second, "second")
+
+    def diverge(line: str) -> None:
+        if "pods run on" not in line:
+            return
+        watches = api.watched.count("pods")
+        while api.watched.count("pods") == watches:
+            time.sleep(0.01)
+        put(first, "first")  # the watch tells that it runs
+        api.trouble("GET", "pods.*watch=True", 500, times=999)
+        watches = api.watched.count("jobs")
+        while api.watched.count("jobs") < watches + 2:  # by now that of the pods has ended
+            time.sleep(0.01)
+        put(ended(0, 65, message="the loss was nan at step 7"), "first")
+        state["is"] = "diverged"
+
+    def remove(request: str) -> None:
+        if request == "GET pods" and state["is"] == "diverged":
+            state["is"] = "read"
+            api.remove("pods", "first")
+        elif request == "GET pods" and state["is"] == "read":
+            state["is"] = "removed"
+            api.remove("pods", "second")
+            api.remove("jobs", name)
+
+    api.on_job, api.on_done = begin, remove
+    launch.job = dataclasses.replace(launch.job, settings=TrainingSettings(workers=2, max_attempts=1))
+    with pytest.raises(Diverged, match="nan at step 7"):
+        launch.run(diverge, ResourceProfile(nodes=2))
 
 
 def test_a_watch_that_ends_by_a_fault_does_not_end_in_silence(api: ApiServer) -> None:

@@ -117,8 +117,8 @@ class AttemptWatcher:
     """Uids of the Job's pods that ended before a queue admitted it again."""
     queued: Document | None = None
     """JobSet or TrainJob that a queue admits; None if that is the Job itself."""
-    share_nodes: Callable[[str, int], None] = lambda _uid, _nodes: None
-    """Tells the pods of the Job, by its uid, how many of them a queue admitted."""
+    share_nodes: Callable[[Collection[str]], None] = lambda _: None
+    """Tells these pods, by their uids, that a queue admitted them together."""
 
     def __post_init__(self) -> None:
         self._nodes = size_of(self.job)
@@ -140,6 +140,7 @@ class AttemptWatcher:
         self._priority = QueuePriority(self.cluster, self.output.say)
         self._refused_since: float | None = None
         self._admitted: int = 0
+        self._told = set[str]()
         self._has_news = True
         self._asked_again: dict[str, float] = {}
 
@@ -179,10 +180,17 @@ class AttemptWatcher:
         A queue that evicts an elastic training and has room for fewer pods admits the same Job again at once. Its new
         pods do not count: the next attempt replaces them.
         """
-        own = {uid: pod for uid, pod in pods.items() if uid not in self.earlier}
+        own = {
+            uid: pod for uid, pod in pods.items() if uid not in self.earlier and not self._knows_later(pod)
+        }
         self._known.update({uid: pod for uid, pod in own.items() if uid in self._known})
         if self.profile.queue is None or not self._is_ending:
             self._known.update(own)
+
+    def _knows_later(self, pod: Pod) -> bool:
+        """True if a later state of the pod is known: a watch that broke keeps the state that it told last."""
+        known = self._known.get(pod.uid, pod)
+        return (known.has_ended and not pod.has_ended) or (known.deleted is not None and pod.deleted is None)
 
     @property
     def _is_ending(self) -> bool:
@@ -198,22 +206,24 @@ class AttemptWatcher:
             self._refresh_priority(queued)
         if (reading := self._reservation.changed(pods, self.cluster.now())) is not None:
             self.output.tell([reading])
-        self._take_size(document)
+        self._take_size(document, pods)
         if (end := self._held_back(document, queued) or self._not_begun(document, pods)) is not None:
             return end
         self._grow(pods)
         return self._over(document, pods)
 
-    def _take_size(self, document: Document) -> None:
-        """Take the number of pods that the queue admitted, and tell it the pods, which wait for it."""
+    def _take_size(self, document: Document, pods: list[Pod]) -> None:
+        """Take the number of pods that the queue admitted. Once all exist, tell it the pods, which wait for it."""
         size = size_of(document)
         if document["spec"].get("suspend") or not may_be_smaller(document) or self._is_ending:
             return
-        if size == self._admitted:
-            return
-        self._admitted = self._nodes = size
-        self.share_nodes(str(document["metadata"]["uid"]), size)
-        self.output.say(f"queue {self.profile.queue} admitted {size} of {self.profile.most_nodes} pods")
+        if size != self._admitted:
+            self._admitted = self._nodes = size
+            self.output.say(f"queue {self.profile.queue} admitted {size} of {self.profile.most_nodes} pods")
+        uids = {pod.uid for pod in pods}
+        if len(uids) == size and uids != self._told:
+            self.share_nodes(uids)
+            self._told = uids
 
     def _is_due(self, what: str, seconds: float) -> bool:
         """Return True at each change of Job or pods, and every `seconds`: when to request `what`, which is not
@@ -264,7 +274,8 @@ class AttemptWatcher:
         queue = self.profile.queue
         if queue is None or queued is None or not self._waits(document):
             return None
-        least, most = self.profile.least_nodes, self._nodes
+        # At an eviction the queue gives the Job all of its pods back, and its message is about them.
+        least, most = self.profile.least_nodes, size_of(document)
         is_smaller = may_be_smaller(document)
         place = QueuePosition.of(queued, least / most if is_smaller else 1.0)
         if place.waits_for not in ("", self._queued):

@@ -132,8 +132,6 @@ TYPES: dict[BackEnd, dict[str, str]] = {
     "trainjob": {"apiVersion": "/".join(TRAINJOBS), "kind": "TrainJob"},
 }
 """Fields of a document that documents of a list lack."""
-_OWN_JOB = "metadata.labels['batch.kubernetes.io/controller-uid']"
-"""Field of a pod: uid of its Job."""
 _LOST_NODE = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 
 
@@ -217,8 +215,8 @@ def job_manifest(
         manifest["metadata"]["annotations"] |= {LEAST_PODS: str(profile.least_nodes), EQUAL: "true"}
         (container,) = spec["template"]["spec"]["containers"]
         known = [one for one in container["env"] if one["name"] != "TRAINING_NODES"]
-        own_job = {"name": "TRAINING_JOB", "valueFrom": {"fieldRef": {"fieldPath": _OWN_JOB}}}
-        container["env"] = [*known, own_job]
+        own_uid = {"name": "TRAINING_POD", "valueFrom": {"fieldRef": {"fieldPath": "metadata.uid"}}}
+        container["env"] = [*known, own_uid]
     return manifest
 
 

@@ -4,7 +4,7 @@ Not here: the commands of the pods that read and write them (ml_assets.model.tra
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -44,11 +44,11 @@ def share_inputs(artifacts: Artifacts, job: TrainingJob) -> None:
         artifacts.push(name, last=SNAPSHOT)
 
 
-def share_nodes(artifacts: Artifacts, job: TrainingJob, uid: str, nodes: int) -> None:
-    """Tell the pods of the Kubernetes Job `uid`, which wait for it, how many of them its queue admitted."""
+def share_nodes(artifacts: Artifacts, job: TrainingJob, pods: Collection[str]) -> None:
+    """Tell these pods, by their uids, that a queue admitted them together. They wait for it to know their number."""
     name = training_folder_name(job)
     with whole_file(artifacts.folder(name) / NODES) as writing:
-        writing.write_text(json.dumps({"job": uid, "nodes": nodes}))
+        writing.write_text(json.dumps({"pods": sorted(pods)}))
     artifacts.push(name, [NODES])
 
 

@@ -244,7 +244,9 @@ class _LeaderRun:
             document = None
         if document is not None:
             number = int(document["metadata"]["labels"][attempt_objects.ATTEMPT])
-            plan = replace(plan, number=number, nodes=size_of(document))
+            # The next attempt asks the queue for all pods again.
+            nodes = plan.nodes if attempt_objects.may_be_smaller(document) else size_of(document)
+            plan = replace(plan, number=number, nodes=nodes)
             output.say(f"attached to {document['metadata']['name']}, which was running already")
         while True:
             while document is None:

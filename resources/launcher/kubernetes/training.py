@@ -113,7 +113,7 @@ class ClusterTraining:
             grow_after=grow_after,
             earlier=earlier,
             queued=queued,
-            share_nodes=lambda uid, nodes: share_nodes(self.artifacts, self.job, uid, nodes),
+            share_nodes=lambda pods: share_nodes(self.artifacts, self.job, pods),
         )
 
     def exhausted(self, failures: int, said: str) -> AttemptsExhausted:

@@ -13,9 +13,9 @@ Settings come from the environment:
     TRAINING_SCRATCH       a local folder that no other process uses
     TRAINING_SHARD_CACHE   bytes of training shards that may lie there at once; shards are then fetched while the
                            training runs. Not set: all of them are fetched before it starts
-    TRAINING_NODES         number of nodes of this attempt. Not set if TRAINING_JOB is
-    TRAINING_JOB           uid of the Kubernetes Job whose number of nodes a queue chooses. The launcher writes the
-                           number to nodes.json in the job's folder
+    TRAINING_NODES         number of nodes of this attempt. Not set if TRAINING_POD is
+    TRAINING_POD           uid of this pod if a queue chooses the number of nodes. The launcher writes the uids of all
+                           pods that it admitted together to nodes.json in the job's folder
     TRAINING_RANKS         ranks of each node
     TRAINING_CAUSE         cause of the interruption of the previous attempt, from the launcher; may be missing or empty
     JOB_COMPLETION_INDEX   number of this node, from 0
@@ -78,8 +78,8 @@ class PodSettings:
     """Ranks on each node."""
     cause: str
     """Cause of the previous attempt's end if only the launcher knows it; else empty."""
-    kubernetes_job: str = ""
-    """Uid of the Kubernetes Job whose number of nodes a queue chooses; else empty."""
+    pod: str = ""
+    """Uid of this pod if a queue chooses the number of nodes; else empty."""
     shard_cache: int | None = None
     """Bytes; None if all shards are fetched before the training starts."""
 
@@ -96,7 +96,7 @@ class PodSettings:
         try:
             node = Node(
                 rank=number("JOB_COMPLETION_INDEX"),
-                count=0 if "TRAINING_JOB" in environment else number("TRAINING_NODES"),
+                count=0 if "TRAINING_POD" in environment else number("TRAINING_NODES"),
                 address=environment["MASTER_ADDR"],
                 port=number("MASTER_PORT"),
             )
@@ -107,7 +107,7 @@ class PodSettings:
                 node=node,
                 ranks=number("TRAINING_RANKS"),
                 cause=environment.get("TRAINING_CAUSE", ""),
-                kubernetes_job=environment.get("TRAINING_JOB", ""),
+                pod=environment.get("TRAINING_POD", ""),
                 shard_cache=number("TRAINING_SHARD_CACHE") if "TRAINING_SHARD_CACHE" in environment else None,
             )
         except KeyError as error:
@@ -137,16 +137,18 @@ def admitted(settings: PodSettings) -> PodSettings:
 
     Raises `BadConfiguration`, `StorageFailed`.
     """
-    if not settings.kubernetes_job:
+    if not settings.pod:
         return settings
     above, _, name = settings.folder.rpartition("/")
     artifacts = open_artifacts(above, settings.scratch)
     deadline = time.monotonic() + _ADMITTED_SECONDS
     while time.monotonic() < deadline:
         with _storage_errors(), suppress(ArtifactMissing):
-            told = json.loads(read_artifact(artifacts, name, NODES))
-            if told["job"] == settings.kubernetes_job:  # else it is the number of an earlier attempt
-                return replace(settings, node=replace(settings.node, count=int(told["nodes"])))
+            pods = json.loads(read_artifact(artifacts, name, NODES))["pods"]
+            if (
+                settings.pod in pods
+            ):  # else it is about an earlier attempt, or an earlier admission of this Job
+                return replace(settings, node=replace(settings.node, count=len(pods)))
         time.sleep(_POLL_SECONDS)
     raise StorageFailed(
         f"no launcher wrote to {settings.folder}/{NODES} for {_ADMITTED_SECONDS:.0f} s how many nodes the queue "
