@@ -96,7 +96,9 @@ def test_a_queued_training_keeps_its_least_after_an_eviction_without_pods(
     monkeypatch.setattr(attempt, "HOPELESS_SECONDS", 0.0)
     monkeypatch.setattr(attempt, "_QUEUE_SECONDS", 0.1)
     state = {"is": "new", "looks": 0}
-    api.on_job = lambda api, job: admit(api, job, 1) and None
+
+    def play(api: ApiServer, job: Document) -> None:
+        admit(api, job, 1)
 
     def evict(line: str) -> None:
         if "admitted 1 of 2" not in line or state["is"] != "new":
@@ -125,7 +127,7 @@ def test_a_queued_training_keeps_its_least_after_an_eviction_without_pods(
                     "p",
                 )
 
-    api.on_done = admit_again
+    api.on_job, api.on_done = play, admit_again
     assert launch.run(evict, PROFILE).best_step == 1
     assert any("waits in queue team-a for at least 1 of 2 pods" in line for line in launch.log)
 

@@ -266,9 +266,8 @@ def test_a_trainjob_owns_the_runtime_that_it_names(
     made = api.objects["trainjobs", launch.name]
     (runtime,) = api.names("trainingruntimes")
     assert made["spec"]["runtimeRef"] == {"kind": "TrainingRuntime", "name": runtime}
-    owners = api.objects["trainingruntimes", runtime]["metadata"].get("ownerReferences", [])
-    # Without an answer nobody knows the uid; removal goes by the label.
-    assert [one["uid"] for one in owners] == [made["metadata"]["uid"]] * (not is_lost)
+    (owner,) = api.objects["trainingruntimes", runtime]["metadata"]["ownerReferences"]
+    assert owner["uid"] == made["metadata"]["uid"]
     assert launch.launcher.prune(lambda run: run == "the-run") == [launch.name]
     assert list(api.objects) == []
 
@@ -420,6 +419,35 @@ def test_only_jobsets_of_ended_runs_are_pruned(api: ApiServer, launch: LaunchedH
     assert api.names("jobs") == [f"{launch.name}-workers-0"]
     assert launch.launcher.prune(lambda run: run == "the-run") == [launch.name]
     assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("back_end", ["jobset"])
+def test_jobsets_are_pruned_after_a_change_to_trainjobs(api: ApiServer, launch: LaunchedHere) -> None:
+    api.on_job = with_workers(RUNNING)
+    leave_running(launch)
+    launch.settings = launch.settings.model_copy(update={"backend": "trainjob"})
+    assert launch.launcher.prune(lambda run: run == "the-run") == [launch.name]
+    assert list(api.objects) == []
+
+
+@pytest.mark.parametrize("labels", [{}, {"ml-assets/training": "{}"}], ids=["no training", "of a training"])
+def test_an_object_with_our_labels_that_no_launcher_made_stays(
+    api: ApiServer, launch: LaunchedHere, back_end: str, labels: dict[str, str]
+) -> None:
+    """With the label of another training, its removal would end that training."""
+    api.on_job = with_workers(RUNNING)
+    leave_running(launch)
+    own = {name: value.format(launch.name.removeprefix("train-")) for name, value in labels.items()}
+    managed = {"app.kubernetes.io/managed-by": "ml-assets"}
+    meta = {"name": "theirs", "labels": managed | own, "annotations": {"ml-assets/run": "ended"}}
+    api.put(f"{back_end}s", {"metadata": meta, "spec": {}})
+    there = set(api.objects)
+    said: list[str] = []
+    assert launch.launcher.prune(lambda run: run == "ended", said.append) == []
+    assert set(api.objects) == there
+    (line,) = said
+    assert "theirs" in line
+    assert "no launcher created it" in line
 
 
 def test_a_job_that_its_queue_admits_again_has_other_pods(api: ApiServer, launch: LaunchedHere) -> None:

@@ -40,7 +40,7 @@ from resources.launcher.kubernetes.jobset_objects import (
     owner_of,
     workers_name,
 )
-from resources.launcher.kubernetes.prune import GRACE_SECONDS, remove
+from resources.launcher.kubernetes.prune import GRACE_SECONDS, ours, remove
 from resources.launcher.kubernetes.training import CANCEL_GRACE_SECONDS, NO_RESULT, ClusterTraining
 from resources.launcher.kubernetes.trainjob_objects import runtime_manifest, trainjob_manifest
 
@@ -208,11 +208,11 @@ class JobSetRun:
         try:
             document = self._create_trainjob(trainjob_manifest(jobset, name))
         except AlreadyThere:
-            found = self._found()
-            is_ours = found is not None and found["spec"]["runtimeRef"]["name"] == name  # the answer was lost
-            if not is_ours:
+            there = self._found()
+            if there is None or there["spec"]["runtimeRef"]["name"] != name:
                 cluster.delete("trainingruntime", name)
-            raise
+                raise
+            document = there  # our own, whose answer was lost
         # So the cluster deletes the runtime with a TrainJob that somebody deletes by hand.
         found: Document | None = runtime
         while found is not None:
@@ -285,10 +285,11 @@ def prune_jobsets(
 ) -> list[str]:
     """Remove JobSets or TrainJobs whose run has ended without removing them; return their names.
 
-    Those that no run waits for go on to their end. `on_log` gets a line for each that cannot be removed.
+    Those that no run waits for go on to their end. `on_log` gets a line for each that cannot be removed, or that no
+    launcher made.
     """
     pruned: list[str] = []
-    for one in cluster.list(kind, MANAGED):
+    for one in ours(TYPES[kind]["kind"], cluster.list(kind, MANAGED), on_log):
         meta: Document = one["metadata"]
         run = str(meta.get("annotations", {}).get(RUN, ""))
         if not run or meta.get("deletionTimestamp") or not has_ended(run):

@@ -152,8 +152,10 @@ class KubernetesLauncher:
         of = self.settings
         with self._connect().impatient(_PRUNE_SECONDS) as cluster:
             pruned = prune(cluster, of.lease_seconds, of.return_seconds, has_ended, on_log)
-            if of.backend != "job":
-                pruned += prune_jobsets(cluster, of.backend, has_ended, on_log)
+            if of.backend == "trainjob":
+                pruned += prune_jobsets(cluster, "trainjob", has_ended, on_log)
+            if of.backend != "job":  # with TrainJobs, too: a team may have had JobSets before
+                pruned += prune_jobsets(cluster, "jobset", has_ended, on_log)
             return pruned
 
     def _follow(self, cluster: Cluster, job: TrainingJob, lease: Lease, logs: LogTail) -> None:

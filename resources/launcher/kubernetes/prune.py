@@ -114,8 +114,8 @@ def _abandoned(
     on_log: Callable[[str], None],
 ) -> dict[str, str]:
     """Return name of each abandoned training → resource version of its expired Lease; empty if it has no Lease."""
-    jobs = {f"train-{_label(one, TRAINING)}" for one in _ours("Job", cluster.list("job", MANAGED), on_log)}
-    leases = {_name(one): one for one in _ours("Lease", cluster.list("lease", MANAGED), on_log)}
+    jobs = {f"train-{_label(one, TRAINING)}" for one in ours("Job", cluster.list("job", MANAGED), on_log)}
+    leases = {_name(one): one for one in ours("Lease", cluster.list("lease", MANAGED), on_log)}
     now = cluster.now()
 
     def is_dead(lease: Document) -> bool:
@@ -129,12 +129,12 @@ def _abandoned(
     return found
 
 
-def _ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None]) -> list[Document]:
+def ours(kind: str, documents: Iterable[Document], on_log: Callable[[str], None]) -> list[Document]:
     """Return the documents that launchers made: their name follows from the labels, and a Lease has a holder."""
     found: list[Document] = []
     for one in documents:
         name = f"train-{_label(one, TRAINING)}"
-        expected = name if kind == "Lease" else f"{name}-{_label(one, ATTEMPT)}"
+        expected = f"{name}-{_label(one, ATTEMPT)}" if kind == "Job" else name
         if _name(one) == expected and (kind != "Lease" or is_led(one)):
             found.append(one)
         else:
