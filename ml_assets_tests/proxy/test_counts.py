@@ -3,8 +3,11 @@
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.testclient import TestClient
 
+from ml_assets.extras.governance.proxy.dagster_proxy import proxy_app
 from ml_assets_tests.proxy.conftest import GuardedDagster
+from resources.ledger import Ledger
 
 METRICS = "/-/metrics"
 RELOAD = 'mutation { reloadRepositoryLocation(repositoryLocationName: "two_groups.py") { __typename } }'
@@ -57,3 +60,12 @@ def test_counts_are_given_at_the_address_of_a_pod(guarded: GuardedDagster) -> No
     headers = guarded.proof("viewer") | {"host": "10.0.0.7:3000"}
     assert httpx.get(f"{guarded.address}{METRICS}", headers=headers, timeout=60).status_code == 200
     assert httpx.get(f"{guarded.address}/runs", headers=headers, timeout=60).status_code == 400
+
+
+def test_a_ledger_that_is_away_is_not_named_to_whoever_asks() -> None:
+    """The counts are given at any host, and nobody has proved anything yet."""
+    away = Ledger("postgresql://team:secret@127.0.0.1:1/ledger", patience_seconds=0.1)
+    asking = TestClient(proxy_app(away, "http://127.0.0.1:1", "http://dagster.example"))
+    answer = asking.get(METRICS, headers={"authorization": "Bearer wrong"})
+    assert answer.status_code == 503
+    assert "127.0.0.1" not in answer.text

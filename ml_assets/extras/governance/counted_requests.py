@@ -3,6 +3,7 @@
 Not here: the numbers (`resources.web.request_counts`), and the metrics of the API, whose routes count themselves.
 """
 
+import logging
 import time
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from resources.acting import proved_person
 from resources.ledger import Accounts, IdentityRefused, LedgerError
 from resources.web.request_counts import MEDIA_TYPE, OTHER, RequestCounts
+
+log = logging.getLogger(__name__)
 
 REFUSED = "ml_assets.refused"
 """Key of a request's scope: status of a refusal that a page gets with status 200."""
@@ -79,5 +82,7 @@ class CountedRequests:
         except IdentityRefused as refused:
             return PlainTextResponse(str(refused), 401, {"WWW-Authenticate": "Bearer"})
         except LedgerError as error:
-            return PlainTextResponse(str(error), 503)
+            # Its text has the address of the ledger, and nobody has proved anything yet.
+            log.warning("nobody could be recognized for the metrics: %s", error)
+            return PlainTextResponse("the ledger does not answer: see the log of this server", 503)
         return Response(self._counts.text(), media_type=MEDIA_TYPE, headers={"Cache-Control": "no-store"})
