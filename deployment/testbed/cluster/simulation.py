@@ -52,13 +52,12 @@ def _selector() -> str:
 
 def _node(number: int) -> dict[str, object]:
     name = f"simulated-{number}"
-    labels = {**LABEL, "kubernetes.io/hostname": name, "kubernetes.io/os": "linux"}
     disk = {"ephemeral-storage": "4Ti"}
     has = {"cpu": "96", "memory": "1Ti", "pods": "110", "nvidia.com/gpu": str(GPUS), **disk}
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": labels},
+        "metadata": {"name": name, "labels": {**LABEL, "kubernetes.io/hostname": name}},
         "spec": {"taints": [{"key": TAINT, "value": "fake", "effect": "NoSchedule"}]},
         "status": {"allocatable": has, "capacity": has},
     }

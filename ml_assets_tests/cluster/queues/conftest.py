@@ -34,25 +34,23 @@ def managed(cluster: ClusterEnvironment) -> ClusterEnvironment:
 
 @pytest.fixture
 def queue(managed: ClusterEnvironment, tidy: ClusterEnvironment) -> Iterator[MakeQueue]:
-    """Makes a team's queue with a quota of `cpu`, borrowing from others of `cohort`, on the nodes of a `flavor` of
-    deployment/helm; answers the queue's name. Gone afterwards."""
+    """Makes a team's queue with a quota of `cpu`, borrowing from others of `cohort`; answers the queue's name. Gone
+    afterwards."""
+    flavor = yaml.safe_load((REPOSITORY / "deployment" / "helm" / "any-node.yaml").read_text())
     (team,), (local,) = chart_objects("ClusterQueue"), chart_objects("LocalQueue")
     made: list[dict[str, Any]] = []
 
-    def make(name: str, cohort: str | None = None, flavor: str = "any-node", **quota: str) -> str:
-        nodes = yaml.safe_load_all((REPOSITORY / "deployment" / "helm" / f"{flavor}.yaml").read_text())
+    def make(name: str, cohort: str | None = None, **quota: str) -> str:
         own, gate = copy.deepcopy(team), copy.deepcopy(local)
         own["metadata"]["name"] = f"{managed.namespace}-{name}"
         own["spec"] |= {"cohortName": f"{managed.namespace}-{cohort or name}"}
         own["spec"]["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": managed.namespace}
-        (counted,) = own["spec"]["resourceGroups"][0]["flavors"]
-        counted["name"] = flavor
-        for one in counted["resources"]:
+        for one in own["spec"]["resourceGroups"][0]["flavors"][0]["resources"]:
             one["nominalQuota"] = quota.get(one["name"].rpartition("/")[2], one["nominalQuota"])
         gate["metadata"] = {"name": name, "namespace": managed.namespace}
         gate["spec"]["clusterQueue"] = own["metadata"]["name"]
         made[:0] = [gate, own]
-        managed.apply(*nodes, own, gate)
+        managed.apply(flavor, own, gate)
         return name
 
     yield make

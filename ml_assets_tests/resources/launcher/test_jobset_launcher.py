@@ -286,6 +286,7 @@ def test_a_trainjob_waits_until_trainer_has_seen_its_runtime(api: ApiServer, lau
     assert list(api.objects) == []
 
 
+@pytest.mark.parametrize("back_end", ["trainjob"])
 def test_a_runtime_has_its_owner_though_trainer_changes_it_too(api: ApiServer, launch: LaunchedHere) -> None:
     """Trainer writes a finalizer into each runtime that a TrainJob names, as soon as it sees the TrainJob."""
 
