@@ -145,9 +145,8 @@ def admitted(settings: PodSettings) -> PodSettings:
     while time.monotonic() < deadline:
         with _storage_errors(), suppress(ArtifactMissing):
             pods = json.loads(read_artifact(artifacts, name, NODES))["pods"]
-            if (
-                settings.pod in pods
-            ):  # else it is about an earlier attempt, or an earlier admission of this Job
+            # Without this pod, it is about an earlier attempt, or an earlier admission of this Job.
+            if settings.pod in pods:
                 return replace(settings, node=replace(settings.node, count=len(pods)))
         time.sleep(_POLL_SECONDS)
     raise StorageFailed(
