@@ -177,6 +177,14 @@ def rightful_kubeconfig(cluster: ClusterEnvironment, account: str, folder: Path,
     return kubeconfig_of(cluster, account, folder)
 
 
+def take_right(cluster: ClusterEnvironment, resource: str) -> None:
+    """Take from the launcher's role the rule about this resource."""
+    rules = json.loads(cluster.kubectl("get", "role", "launcher", "--output=json"))["rules"]
+    place = next(number for number, rule in enumerate(rules) if resource in rule["resources"])
+    patch = json.dumps([{"op": "remove", "path": f"/rules/{place}"}])
+    cluster.kubectl("patch", "role", "launcher", "--type=json", "--patch", patch)
+
+
 def kubeconfig_of(cluster: ClusterEnvironment, account: str, folder: Path) -> Path:
     """Return a kubeconfig for a new service account, which has no rights yet."""
     cluster.apply({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": account}})

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import PYTHON, ClusterEnvironment, pod, waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig, settings_of
+from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig, settings_of, take_right
 from ml_assets_tests.deployment.chart_objects import chart_object
 from resources.job.errors import ClusterRefused
 from resources.launcher.kubernetes.attempt_objects import MANAGED_LABEL, MANAGER, MASTER_PORT, TRAINING
@@ -109,9 +109,7 @@ def test_a_doctor_names_the_missing_right_to_policies(
         "cluster rights"
     ]
     assert rights().startswith(f"all {len(NEEDED) + len(NEEDED_FOR_POLICIES)} permissions")
-    launch.cluster.kubectl(
-        "patch", "role", "launcher", "--type=json", "--patch", '[{"op": "remove", "path": "/rules/8"}]'
-    )
+    take_right(launch.cluster, "networkpolicies")
     with pytest.raises(
         ClusterRefused, match=r"may not create networkpolicies: .*ML_ASSETS_KUBERNETES_ISOLATED"
     ):

@@ -13,7 +13,13 @@ from typing import Any
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import waited_for
-from ml_assets_tests.cluster.launched_job import KINDS_OF, LaunchedJob, logged_steps, rightful_kubeconfig
+from ml_assets_tests.cluster.launched_job import (
+    KINDS_OF,
+    LaunchedJob,
+    logged_steps,
+    rightful_kubeconfig,
+    take_right,
+)
 from ml_assets_tests.cluster.trained_job import assert_as_if_left_alone
 from resources.job.errors import AttemptsExhausted, Diverged, TrainingFailed
 from resources.job.events import TrainingEvent, recoveries_of
@@ -338,19 +344,17 @@ def test_the_account_of_a_run_may_do_all_that_a_jobset_needs(
     assert_nothing_left(launch)
 
 
-@pytest.mark.parametrize(("back_end", "rule"), [("jobset", 7), ("trainjob", 8)])
+@pytest.mark.parametrize("back_end", ["jobset", "trainjob"])
 def test_a_doctor_names_the_missing_right_to_jobsets(
     launching: Launch,
     restarted: Restarted,
     back_end: BackEnd,
-    rule: int,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     launch = restarted(launching(workers=1), back_end)
     monkeypatch.setenv("KUBECONFIG", str(rightful_kubeconfig(launch.cluster, "run", tmp_path)))
-    removal = [{"op": "remove", "path": f"/rules/{rule}"}]
-    launch.cluster.kubectl("patch", "role", "launcher", "--type=json", "--patch", json.dumps(removal))
+    take_right(launch.cluster, f"{back_end}s")
     checks = dict(cluster_checks(launch.with_kubernetes(context="run").settings))
     with pytest.raises(TrainingFailed, match=rf"may not create {back_end}s, .*{back_end}\.enabled"):
         checks["cluster rights"]()

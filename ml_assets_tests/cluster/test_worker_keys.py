@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import PYTHON, waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig, settings_of
+from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig, settings_of, take_right
 from ml_assets_tests.servers.token_store import BUCKET, ROLE, TokenStore, running_token_store
 from resources.job.errors import BadConfiguration, ClusterRefused
 from resources.launcher.kubernetes.attempt_objects import KEYS_FOLDER
@@ -143,9 +143,6 @@ def test_the_doctor_tries_the_role_and_names_what_is_missing(
     refused = dict(cluster_checks(launch.with_kubernetes(s3_role=f"{ROLE}-not").settings))
     with pytest.raises(BadConfiguration, match="workers-not cannot be assumed"):
         refused["cluster keys"]()
-    rules = json.loads(launch.cluster.kubectl("get", "role", "launcher", "--output=json"))["rules"]
-    place = next(number for number, rule in enumerate(rules) if rule["resources"] == ["secrets"])
-    patch = json.dumps([{"op": "remove", "path": f"/rules/{place}"}])
-    launch.cluster.kubectl("patch", "role", "launcher", "--type=json", "--patch", patch)
+    take_right(launch.cluster, "secrets")
     with pytest.raises(ClusterRefused, match="may not create secrets, update secrets"):
         checks["cluster rights"]()
