@@ -79,6 +79,12 @@ def jobset_of(api: ApiServer, made: Document) -> Document:
     return api.put("jobsets", {"kind": "JobSet", "metadata": named, "spec": template["template"]["spec"]})
 
 
+def complete_job(api: ApiServer, name: str) -> None:
+    """Give a Job the status of one whose pods are done."""
+    done = {"conditions": [{"type": "Complete", "status": "True"}], "startTime": now()}
+    api.put("jobs", {**api.objects["jobs", name], "status": done})
+
+
 def finishing(launch: LaunchedHere) -> Play:
     """Controllers whose pods are done at once."""
 
@@ -146,14 +152,7 @@ def test_a_launcher_that_goes_leaves_the_jobset_and_the_next_attaches(
     def complete(line: str) -> None:
         if line.startswith("attached to "):
             launch.finish()
-            name = f"{launch.name}-workers-0"
-            api.put(
-                "jobs",
-                {
-                    **api.objects["jobs", name],
-                    "status": {"conditions": [{"type": "Complete", "status": "True"}]},
-                },
-            )
+            complete_job(api, f"{launch.name}-workers-0")
             claims.append(api.objects[f"{back_end}s", launch.name]["metadata"])
 
     claims: list[Document] = []
@@ -323,8 +322,7 @@ def test_a_trainjob_made_meanwhile_by_another_launcher_is_followed(
         if "pods run on" in line:
             runtimes.extend(api.names("trainingruntimes"))
             launch.finish()
-            job = api.objects["jobs", f"{launch.name}-workers-0"]
-            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+            complete_job(api, f"{launch.name}-workers-0")
 
     runtimes: list[str] = []
     api.on_done = race
@@ -369,8 +367,7 @@ def test_a_training_keeps_the_back_end_in_which_it_began(
     def complete(line: str) -> None:
         if line.startswith("attached to "):
             launch.finish()
-            done = {"conditions": [{"type": "Complete", "status": "True"}], "startTime": now()}
-            api.put("jobs", {**api.objects["jobs", job], "status": done})
+            complete_job(api, job)
 
     assert launch.run(complete).best_step == 1
     again = [one for one in api.requests if one.startswith("POST")][len(made) :]
@@ -470,7 +467,7 @@ def test_a_job_that_its_queue_admits_again_has_other_pods(api: ApiServer, launch
             api.put("jobs", {**job, "spec": {**job["spec"], "suspend": False}})
         if "1 pods run on" in line and f"{name}-0-y" in api.names("pods"):
             launch.finish()
-            api.put("jobs", {**job, "status": {"conditions": [{"type": "Complete", "status": "True"}]}})
+            complete_job(api, name)
 
     api.on_job = suspended
     assert launch.run(admit, ResourceProfile(queue="team-a")).best_step == 1
@@ -494,9 +491,7 @@ def test_an_isolated_training_of_several_pods_has_a_policy_of_its_own(
         if request.startswith("GET jobs "):  # it follows the pods
             launch.finish()
             owners.update({one["metadata"]["uid"]: kind for (kind, _), one in api.objects.items()})
-            name = next(iter(api.names("jobs")))
-            done = {"conditions": [{"type": "Complete", "status": "True"}], "startTime": now()}
-            api.put("jobs", {**api.objects["jobs", name], "status": done})
+            complete_job(api, next(iter(api.names("jobs"))))
 
     owners: dict[str, str] = {}
     api.on_done = finish

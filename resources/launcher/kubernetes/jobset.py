@@ -149,19 +149,28 @@ class JobSetRun:
 
     def _claimed(self, document: Document) -> Document | None:
         """Write into the object that this run waits for it, so that the end of an earlier run does not remove it."""
-        while self.run_id:
-            document["metadata"].setdefault("annotations", {})[RUN] = self.run_id
+
+        def claim(meta: Document) -> None:
+            meta.setdefault("annotations", {})[RUN] = self.run_id
+
+        return self._changed(self.kind, document, claim) if self.run_id else document
+
+    def _changed(self, kind: Kind, document: Document, change: Callable[[Document], None]) -> Document | None:
+        """Write an object with a `change` of its metadata, again while others write it too; None once it is gone."""
+        found: Document | None = document
+        while found is not None:
+            change(found["metadata"])
             with suppress(Outdated):
-                return self.training.cluster.replace(self.kind, document)
-            found = self._found()
-            if found is None:
-                return None
-            document = found
-        return document
+                return self.training.cluster.replace(kind, found)
+            found = self._present(kind, found["metadata"]["name"])
+        return None
 
     def _found(self) -> Document | None:
         """Return the JobSet or TrainJob, or None if there is none, or it is being deleted."""
-        document = self.training.cluster.get(self.kind, self._name)
+        return self._present(self.kind, self._name)
+
+    def _present(self, kind: Kind, name: str) -> Document | None:
+        document = self.training.cluster.get(kind, name)
         return None if document is None or document["metadata"].get("deletionTimestamp") else document
 
     def _state(self, document: Document) -> JobSetState:
@@ -214,13 +223,9 @@ class JobSetRun:
                 raise
             document = there  # our own, whose answer was lost
         # So the cluster deletes the runtime with a TrainJob that somebody deletes by hand.
-        found: Document | None = runtime
-        while found is not None:
-            found["metadata"]["ownerReferences"] = [reference_to("trainjob", document)]
-            with suppress(Outdated):
-                cluster.replace("trainingruntime", found)
-                break
-            found = cluster.get("trainingruntime", name)  # Trainer wrote its finalizer meanwhile
+        # Trainer writes its finalizer meanwhile.
+        owner = reference_to("trainjob", document)
+        self._changed("trainingruntime", runtime, lambda meta: meta.update(ownerReferences=[owner]))
         return document
 
     def _create_trainjob(self, manifest: Document) -> Document:
