@@ -8,7 +8,13 @@ from optuna.storages import BaseStorage, InMemoryStorage, RDBStorage
 
 from ml_assets.extras.tuning.study import BegunTrial, Study, StudyFacts
 from ml_assets.foundation.days import Days
-from ml_assets.model.steps.search_space import FloatRange, PrunerWarmupSection, SpaceSection, TuningSection
+from ml_assets.model.steps.search_space import (
+    VALIDATION_LOSS,
+    FloatRange,
+    PrunerWarmupSection,
+    SpaceSection,
+    TuningSection,
+)
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from resources.addresses import Address
 from resources.ledger import TrainedOn
@@ -169,7 +175,10 @@ def test_more_trials_continue_the_same_study(storage: RDBStorage) -> None:
 
 
 def test_a_new_study_names_what_changed_since_the_one_before(other_storage: RDBStorage) -> None:
-    """Also of a study that still has trials to begin, and for each process that continues the new one."""
+    """Also of a study that still has trials to begin, and for each process that continues the new one.
+
+    A study that does not name its metric, as those of earlier releases, was judged by the validation loss.
+    """
 
     def opened(name: str, **decided_by: str) -> Study:
         facts = dataclasses.replace(FACTS, model="change", decided_by={"sampler": "random"} | decided_by)
@@ -181,6 +190,7 @@ def test_a_new_study_names_what_changed_since_the_one_before(other_storage: RDBS
     begun = first.next()
     for _ in range(2):
         wider = {"space training.learning_rate": rate.replace("0.1", "0.5"), "snapshot_digest": "ab" * 32}
+        wider |= {"metric": VALIDATION_LOSS}
         assert opened("after", partition="2024-01-20", **wider).differs == (
             "it differs from study before: space training.learning_rate changed from "
             "{kind: float, low: 0.001, high: 0.1} to {kind: float, low: 0.001, high: 0.5}; snapshot_digest is new "
