@@ -69,6 +69,10 @@ class KubernetesSettings(Documented, BaseSettings):
     in which policies refuse all other connections, as the Helm chart makes them. Without it, make none."""
     s3_endpoint_url: Address | None = None
     """`ML_ASSETS_S3_ENDPOINT_URL` for pods, if they reach the server by another address."""
+    on_demand: dict[str, str] = Field(
+        default_factory=dict, examples=[{"karpenter.sh/capacity-type": "on-demand"}]
+    )
+    """Labels of the nodes that the cloud does not take away, as a JSON object, for `resources.on_demand_last`."""
     unschedulable_seconds: float = Field(default=120.0, gt=0)
     """Seconds until the training fails if a pod finds no node, or its node cannot start it."""
     waiting_hours: float = Field(default=24.0, gt=0)

@@ -1,5 +1,7 @@
 """Reference page of the environment variables `ML_ASSETS_*`."""
 
+from pydantic_settings import BaseSettings
+
 from deployment.site.yaml_reference import in_code, table
 from resources.addresses import Address
 from resources.documented import texts_of
@@ -26,9 +28,11 @@ def _table(settings: type[Settings | KubernetesSettings]) -> str:
     texts = texts_of(settings)
     rows: list[tuple[str, ...]] = []
     for name, field in settings.model_fields.items():
-        if isinstance(field.default_factory, type):
+        computed = field.default_factory
+        if isinstance(computed, type) and issubclass(computed, BaseSettings):
             continue  # settings with a table of their own
-        plain = str(field.default) if isinstance(field.default, Address) else field.default
+        made = {} if computed is dict else field.default
+        plain = str(made) if isinstance(made, Address) else made
         default = _COMPUTED.get(name) or in_code(plain)
         rows.append((f"`{prefix}{name.upper()}`", default, texts.get(name, "")))
     return table(("variable", "default", "meaning"), rows)

@@ -165,6 +165,30 @@ def test_other_ends_are_tried_again_within_the_budget(launching: Launch) -> None
     assert launch.left() == again.left() == []
 
 
+@pytest.mark.parametrize(("backend", "place"), [("job", 0), ("jobset", 1)])
+def test_the_last_attempt_has_nodes_that_nobody_takes_away(
+    launching: Launch, backend: str, place: int
+) -> None:
+    """With each of the two nodes in turn as the one on demand, so that chance does not pass the test."""
+    spot = launching(workers=1, max_attempts=2)
+    node = sorted(one["metadata"]["name"] for one in spot.cluster.objects("nodes"))[place]
+    launch = spot.with_kubernetes(on_demand={"kubernetes.io/hostname": node}, backend=backend)
+    profile = launch.profile("kill steps", steps=5, on_demand_last=True)
+    pods: dict[str, str] = {}
+
+    def note(event: TrainingEvent) -> None:
+        for pod in launch.objects("pods"):
+            pods[pod["metadata"]["labels"]["ml-assets/attempt"]] = pod["spec"]["nodeName"]
+
+    assert Platform(launch.settings).launcher.run(launch.job, launch.folder, note, launch.log.append, profile)
+    assert pods["2"] == node
+    started = [line.partition(", on nodes with ") for line in launch.log if line.startswith("started train-")]
+    assert [where for *_, where in started] == ["", f"kubernetes.io/hostname={node}"]
+    assert launch.left() == []
+    with pytest.raises(BadConfiguration, match="set ML_ASSETS_KUBERNETES_ON_DEMAND"):
+        spot.run(profile)
+
+
 @pytest.mark.parametrize("how", ["delete", "evict", "force"])
 def test_a_pod_taken_away_is_noticed_and_costs_no_budget(launching: Launch, how: str) -> None:
     launch = launching(max_attempts=1)

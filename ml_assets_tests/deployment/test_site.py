@@ -12,6 +12,7 @@ from deployment.site.reference_pages import reference
 from deployment.site.site_links import OUTSIDE, on_site
 from ml_assets import cli
 from ml_assets.foundation.checkout import ROOT
+from resources.settings import KubernetesSettings, Settings
 
 PAGES = reference()
 
@@ -45,6 +46,15 @@ def test_the_reference_in_git_is_made_from_the_code() -> None:
 def test_a_key_has_its_values_and_its_default(page: str, key: str, cells: list[str]) -> None:
     (row, *_) = [row for row in _rows(page) if row[0] == f"`{key}`"]
     assert row[1:3] == cells
+
+
+def test_each_setting_has_a_row() -> None:
+    shown = {row[0].strip("`") for row in _rows("settings.md")}
+    own = set(Settings.model_fields) - {"kubernetes"}
+    expected = {f"ML_ASSETS_{name.upper()}" for name in own}
+    assert shown == expected | {
+        f"ML_ASSETS_KUBERNETES_{name.upper()}" for name in KubernetesSettings.model_fields
+    }
 
 
 def test_each_key_has_a_meaning() -> None:

@@ -131,6 +131,9 @@ class ResourceProfile(_Part):
     """Labels that a node must have."""
     tolerations: tuple[Toleration, ...] = ()
     """Taints of nodes that the pods tolerate."""
+    on_demand_last: bool = False
+    """From attempt `training.max_attempts` on, use only nodes with the labels `ML_ASSETS_KUBERNETES_ON_DEMAND`. Then a
+    training that lost its spot machines so often ends. It uses Jobs in any case."""
     priority_class: Name | None = None
     """Name of a PriorityClass of the cluster."""
     deadline_minutes: float | None = Field(default=None, gt=0)

@@ -110,7 +110,8 @@ class KubernetesLauncher:
     def _back_end(self, training: ClusterTraining) -> attempt_objects.BackEnd:
         """Return the back end of the training. If it runs, it keeps that in which it began: two would train at once.
 
-        A training with a range of nodes is never a JobSet, whose size is fixed.
+        A training with a range of nodes, or with other nodes in its last attempts, is never a JobSet, whose pods stay
+        as they are.
         """
         cluster, profile, wanted = training.cluster, training.profile, self.settings.backend
         name = attempt_objects.training_name(training.job)
@@ -120,7 +121,7 @@ class KubernetesLauncher:
             owner_of(one, "JobSet") is None and not one["metadata"].get("deletionTimestamp") for one in jobs
         ):
             return "job"
-        is_job = wanted == "job" or profile.least_nodes < profile.most_nodes
+        is_job = wanted == "job" or profile.least_nodes < profile.most_nodes or profile.on_demand_last
         of_jobset = any(owner_of(one, "JobSet") is not None for one in jobs)
         if (of_jobset or not is_job) and (jobset := cluster.get("jobset", name)) is not None:
             if owner_of(jobset, "TrainJob") is None:
@@ -203,6 +204,12 @@ class KubernetesLauncher:
             raise BadConfiguration(
                 "set ML_ASSETS_KUBERNETES_IMAGE, or the pipeline's resources.image, to the image of the workers"
             )
+        if profile.on_demand_last and not self.settings.on_demand:
+            raise BadConfiguration(
+                "resources.on_demand_last needs the labels of the nodes that the cloud does not take away: set "
+                """ML_ASSETS_KUBERNETES_ON_DEMAND, for instance to {"karpenter.sh/capacity-type": "on-demand"}, or """
+                "leave on_demand_last out"
+            )
         try:
             ranks_of_a_node(job.settings, profile)
         except ProfileRefused as error:
@@ -282,13 +289,13 @@ class _LeaderRun:
             document = None
 
     def _start(self, plan: AttemptPlan) -> Document | None:
-        of = self.training
+        of, profile = self.training, self.training.profile_of(plan.number)
         document = start(
             of.cluster,
             attempt_objects.job_manifest(
                 of.job,
                 plan.number,
-                of.profile,
+                profile,
                 of.settings,
                 nodes=plan.nodes,
                 cause=plan.cause,
@@ -299,7 +306,9 @@ class _LeaderRun:
             lambda owner: attempt_objects.service_manifest(of.job, plan.number, owner),
         )
         if document is not None:
-            of.output.say(f"started {document['metadata']['name']}: {of.profile.in_words(plan.nodes)}")
+            labels = ", ".join(f"{name}={value}" for name, value in profile.node_selector.items())
+            where = f", on nodes with {labels}" if profile is not of.profile else ""
+            of.output.say(f"started {document['metadata']['name']}: {profile.in_words(plan.nodes)}{where}")
         return document
 
     def _clean(self, why: BaseException | None) -> None:

@@ -16,7 +16,13 @@ from resources.job.errors import AttemptsExhausted, ClusterRefused, ClusterUnava
 from resources.job.events import read_events, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.launcher.kubernetes.attempt import AttemptWatcher
-from resources.launcher.kubernetes.attempt_objects import TYPES, BackEnd, policy_manifest, training_selector
+from resources.launcher.kubernetes.attempt_objects import (
+    ATTEMPT,
+    TYPES,
+    BackEnd,
+    policy_manifest,
+    training_selector,
+)
 from resources.launcher.kubernetes.cluster import AlreadyThere, Cluster, Document, Kind
 from resources.launcher.kubernetes.exchange import finished, share_events, share_nodes, snapshot_name
 from resources.launcher.kubernetes.output import LogTail, PodsOutput
@@ -55,6 +61,12 @@ class ClusterTraining:
     def selector(self) -> str:
         """Selector of all objects of the training."""
         return training_selector(self.job)
+
+    def profile_of(self, attempt: int) -> ResourceProfile:
+        """Return the resources of an attempt. The last ones, by number, may have nodes that nobody takes away."""
+        if not self.profile.on_demand_last or attempt < self.job.settings.max_attempts:
+            return self.profile
+        return self.profile.changed({"node_selector": self.profile.node_selector | self.settings.on_demand})
 
     @property
     def folder(self) -> str:
@@ -105,7 +117,7 @@ class ClusterTraining:
         return AttemptWatcher(
             cluster=self.cluster,
             job=job,
-            profile=self.profile,
+            profile=self.profile_of(int(job["metadata"]["labels"].get(ATTEMPT, 0))),
             settings=self.settings,
             logs=self.logs,
             output=self.output,
