@@ -39,7 +39,8 @@ _MONTH_DAYS = 365.25 / 12
 )
 @json_option
 def costs(by: "By", since: datetime | None, training: str | None, scheduled: bool, as_json: bool) -> None:
-    """Show what trainings reserved: GPU hours, core hours, GiB hours, and money by the prices of ML_ASSETS_PRICES.
+    """Show what trainings reserved: GPU hours, those of them without kept work (idle), core hours, GiB hours, and
+    money by the prices of ML_ASSETS_PRICES.
 
     Trainings that failed, diverged, were cancelled or lost cost, too. Changes nothing.
     """
@@ -79,8 +80,8 @@ def _say_costs(found: "Costs") -> None:
         when = "" if found.since is None else f" since {found.since}"
         say(f"No training reserved anything{when}. To train: ml-assets launch MODEL DATE")
         return
-    head = [found.by, "trainings", "GPU h", "core h", "GiB h", *_money_head(found)]
-    lines = [head, *(_cells(one, has_money=len(head) > 5) for one in (*found.rows, found.total))]
+    head = [found.by, "trainings", "GPU h", "idle h", "core h", "GiB h", *_money_head(found)]
+    lines = [head, *(_cells(one, has_money=len(head) > 6) for one in (*found.rows, found.total))]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     for line in lines:
         first, *others = (
@@ -101,7 +102,8 @@ def _money_head(found: "Costs") -> list[str]:
 
 def _cells(row: "CostRow", *, has_money: bool) -> list[str]:
     spent = row.spent
-    hours = [f"{one:.2f}" for one in (spent.gpu_hours, spent.core_hours, spent.gib_hours)]
+    parts = (spent.gpu_hours, spent.idle_gpu_hours, spent.core_hours, spent.gib_hours)
+    hours = [f"{one:.2f}" for one in parts]
     return [row.name, str(row.trainings), *hours, *([f"{spent.money or 0.0:.2f}"] if has_money else [])]
 
 
@@ -114,8 +116,8 @@ def _say_training(found: "TrainingCost", *, as_json: bool) -> None:
     say(f"{counted(len(found.states), 'attempt')}: {', '.join(found.states)}")
     spent = found.spent
     say(
-        f"reserved {spent.gpu_hours:.3f} GPU hours, {spent.core_hours:.3f} core hours, {spent.gib_hours:.3f} GiB hours"
-        + _money_of(spent, found.currency)
+        f"reserved {spent.gpu_hours:.3f} GPU hours ({spent.idle_gpu_hours:.3f} idle), {spent.core_hours:.3f} core "
+        f"hours, {spent.gib_hours:.3f} GiB hours" + _money_of(spent, found.currency)
     )
     if spent.money is not None:
         day, week = spent.money * _MONTH_DAYS, spent.money * _MONTH_DAYS / 7

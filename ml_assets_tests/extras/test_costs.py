@@ -110,6 +110,17 @@ def test_every_reservation_costs_in_its_group(by: By, money: dict[str, float]) -
     assert found.unpriced == ["NVIDIA B200"]
 
 
+def test_gpu_hours_without_kept_work_are_idle() -> None:
+    """The wait in a queue holds no GPU, so it is none of them."""
+    parts = Goodput(queue=5 * HOUR, start_up=0.5 * HOUR, compute=1.5 * HOUR, lost_work=HOUR)
+    one, other = (replace(record, goodput=parts) for record in RECORDS)
+    found = costs_of([one, replace(other, goodput=Goodput())], PRICES, "pipeline")
+    assert [(row.name, row.spent.gpu_hours, row.spent.idle_gpu_hours) for row in found.rows] == [
+        ("churn", 24, 12),
+        ("spam", 32, 0),
+    ]
+
+
 def test_days_before_the_first_one_that_counts_are_left_out() -> None:
     found = costs_of(RECORDS, PRICES, "day", since=date(2026, 11, 21))
     assert _money(found) == pytest.approx({"2026-11-21": 2 * WITHOUT_GPUS})
@@ -347,20 +358,33 @@ def test_the_command_shows_what_the_records_hold(tmp_path: Path, monkeypatch: py
     make_home(Settings(home=terminal.home))
     assert "No training reserved anything" in terminal("costs").out
     artifacts = artifacts_of(None, tmp_path / "home" / "artifacts")
+    half = Goodput(start_up=HOUR, compute=HOUR)
     for record in RECORDS:
-        _store(artifacts, record)
+        _store(artifacts, replace(record, goodput=half))
     assert terminal("costs", "--by", "status").out.splitlines() == [
-        "status     trainings  GPU h  core h    GiB h",
-        "completed          1  16.00   40.00   400.00",
-        "diverged           1  32.00   80.00   800.00",
-        "preempted          1   8.00   20.00   200.00",
-        "all                2  56.00  140.00  1400.00",
+        "status     trainings  GPU h  idle h  core h    GiB h",
+        "completed          1  16.00    8.00   40.00   400.00",
+        "diverged           1  32.00   16.00   80.00   800.00",
+        "preempted          1   8.00    4.00   20.00   200.00",
+        "all                2  56.00   28.00  140.00  1400.00",
     ]
     file = tmp_path / "prices.yaml"
     file.write_text("currency: EUR\ngpu_hour: {H200: 3.0}\n")
     monkeypatch.setenv("ML_ASSETS_PRICES", str(file))
     said = terminal("costs", "--since", "2026-11-20").out.splitlines()
-    assert said[0].split() == ["pipeline", "trainings", "GPU", "h", "core", "h", "GiB", "h", "EUR"]
+    assert said[0].split() == [
+        "pipeline",
+        "trainings",
+        "GPU",
+        "h",
+        "idle",
+        "h",
+        "core",
+        "h",
+        "GiB",
+        "h",
+        "EUR",
+    ]
     assert said[1].split()[-1] == "72.00"
     assert said[-1].startswith("The money lacks 32.00 GPU hours of NVIDIA B200")
     document = json.loads(terminal("costs", "--json").out)

@@ -16,6 +16,9 @@ class SpendingDocument(Shape):
     """Hours that were reserved, and their price."""
 
     gpu_hours: float
+    idle_gpu_hours: float = Field(
+        description="Part of `gpu_hours` in which nothing was computed that was kept."
+    )
     core_hours: float
     gib_hours: float
     money: float | None = Field(description="Price of all that has one; null without a table of prices.")

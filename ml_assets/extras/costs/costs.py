@@ -31,6 +31,9 @@ class Spending:
     """Sums over reservations."""
 
     gpu_hours: float = 0.0
+    idle_gpu_hours: float = 0.0
+    """Part of `gpu_hours` in which nothing was computed that was kept: start, waits, saves, lost work. The attempts of
+    a training share it evenly."""
     core_hours: float = 0.0
     gib_hours: float = 0.0
     money: float | None = None
@@ -148,7 +151,7 @@ def costs_of(
     for record in records:
         for attempt in record.attempts:
             for name, share in _shares(record, attempt, by, began, groups or {}):
-                spent = _spent(attempt, share, prices)
+                spent = _spent(record, attempt, share, prices)
                 if spent.unpriced_gpu_hours:
                     unpriced.add(attempt.gpu or "unknown")
                 sums[name] = sums.get(name, Spending()) + spent
@@ -170,7 +173,7 @@ def cost_of(record: UsageRecord, prices: PriceTable | None) -> TrainingCost:
     """Return the costs of one training."""
     spent = Spending(money=None if prices is None else 0.0)
     for attempt in record.attempts:
-        spent += _spent(attempt, 1.0, prices)
+        spent += _spent(record, attempt, 1.0, prices)
     return TrainingCost(
         model=record.model,
         partition=record.partition,
@@ -182,16 +185,17 @@ def cost_of(record: UsageRecord, prices: PriceTable | None) -> TrainingCost:
     )
 
 
-def _spent(attempt: UsedAttempt, share: float, prices: PriceTable | None) -> Spending:
+def _spent(record: UsageRecord, attempt: UsedAttempt, share: float, prices: PriceTable | None) -> Spending:
     """Return what a share, 0–1, of an attempt costs."""
     gpus, cores, gib = (share * one for one in (attempt.gpu_hours, attempt.core_hours, attempt.gib_hours))
+    hours = Spending(
+        gpu_hours=gpus, idle_gpu_hours=gpus * record.goodput.idle_share, core_hours=cores, gib_hours=gib
+    )
     if prices is None:
-        return Spending(gpu_hours=gpus, core_hours=cores, gib_hours=gib)
+        return hours
     price = prices.of_gpu(attempt.gpu)
-    return Spending(
-        gpu_hours=gpus,
-        core_hours=cores,
-        gib_hours=gib,
+    return replace(
+        hours,
         money=gpus * (price or 0.0) + cores * prices.core_hour + gib * prices.gib_hour,
         unpriced_gpu_hours=gpus if price is None else 0.0,
     )

@@ -54,6 +54,12 @@ class Goodput:
         """Share of the wall time that computed what was kept, 0–1."""
         return self.compute / self.seconds if self.seconds else 0.0
 
+    @property
+    def idle_share(self) -> float:
+        """Share, 0–1, of the time with places in which nothing was computed that was kept; 0 without such time."""
+        held = self.seconds - self.queue
+        return 1.0 - self.compute / held if held > 0 else 0.0
+
 
 class LaunchSpan(NamedTuple):
     """Time from the begin of a launch to its end, or to its last record. Seconds since the epoch, UTC."""

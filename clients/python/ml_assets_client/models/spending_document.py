@@ -16,6 +16,7 @@ class SpendingDocument:
         core_hours (float):
         gib_hours (float):
         gpu_hours (float):
+        idle_gpu_hours (float): Part of `gpu_hours` in which nothing was computed that was kept.
         money (float | None): Price of all that has one; null without a table of prices.
         unpriced_gpu_hours (float): GPU hours of kinds without a price, which `money` lacks.
     """
@@ -23,6 +24,7 @@ class SpendingDocument:
     core_hours: float
     gib_hours: float
     gpu_hours: float
+    idle_gpu_hours: float
     money: float | None
     unpriced_gpu_hours: float
 
@@ -32,6 +34,8 @@ class SpendingDocument:
         gib_hours = self.gib_hours
 
         gpu_hours = self.gpu_hours
+
+        idle_gpu_hours = self.idle_gpu_hours
 
         money: float | None
         money = self.money
@@ -45,6 +49,7 @@ class SpendingDocument:
                 "core_hours": core_hours,
                 "gib_hours": gib_hours,
                 "gpu_hours": gpu_hours,
+                "idle_gpu_hours": idle_gpu_hours,
                 "money": money,
                 "unpriced_gpu_hours": unpriced_gpu_hours,
             }
@@ -61,6 +66,8 @@ class SpendingDocument:
 
         gpu_hours = d.pop("gpu_hours")
 
+        idle_gpu_hours = d.pop("idle_gpu_hours")
+
         def _parse_money(data: object) -> float | None:
             if data is None:
                 return data
@@ -74,6 +81,7 @@ class SpendingDocument:
             core_hours=core_hours,
             gib_hours=gib_hours,
             gpu_hours=gpu_hours,
+            idle_gpu_hours=idle_gpu_hours,
             money=money,
             unpriced_gpu_hours=unpriced_gpu_hours,
         )
