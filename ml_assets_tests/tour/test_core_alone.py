@@ -86,4 +86,4 @@ def test_the_core_has_few_packages_and_none_of_an_extra(core: Path) -> None:
     assert len([name for name in names if not _OF_CUDA.search(name)]) <= MOST_PACKAGES
     found = f"import importlib.util as u; print(*[n for n in {list(EXTRA_OF)} if u.find_spec(n)])"
     brought = subprocess.run([str(core), "-c", found], capture_output=True, text=True, check=True).stdout
-    assert set(brought.split()) <= {"cryptography", "fsspec", "uvicorn", "botocore"}, brought
+    assert set(brought.split()) <= {"cryptography", "fsspec", "opentelemetry", "uvicorn", "botocore"}, brought
