@@ -14,7 +14,7 @@ from ml_assets.context.errors import NotFound
 from ml_assets.context.project import Project
 from ml_assets.context.runs import Runs, ShownRun
 from ml_assets.model.steps.search_space import Scalar
-from ml_assets.model.steps.study_metric import BY_LOSS, StudyMetric, study_metric
+from ml_assets.model.steps.study_metric import BY_LOSS, TRIAL_VALUE, StudyMetric, study_metric
 
 _MOST_POINTS = 10_000
 """Newest observations of a running study that are looked at: as many as Dagster returns at once."""
@@ -26,13 +26,13 @@ class ShownTrial:
 
     number: int
     state: Literal["running", "finished", "paused", "failed"]
-    """`running` for each trial of a study without a result."""
+    """`running` also for a trial that paused or failed, while its study has no result."""
     parameters: Mapping[str, Scalar]
     """`hyperparameters.<key>` or `training.<key>` → value; empty while the study runs."""
     loss: float | None
     """Lowest validation loss so far."""
     value: float | None
-    """Metric by which the trial is compared; of another metric than the validation loss only once there is a result."""
+    """Metric by which the trial is compared; another metric than the validation loss is measured when it finished."""
     step: int
     """Newest step."""
     why: str
@@ -122,10 +122,12 @@ def _running(project: Project, run: ShownRun, model: str, metric: StudyMetric) -
     return [
         ShownTrial(
             number=number,
-            state="running",
+            state="finished" if TRIAL_VALUE in facts else "running",
             parameters={},
             loss=facts.get("best_validation_loss"),
-            value=facts.get("best_validation_loss") if metric.is_validation_loss else None,
+            value=facts.get(
+                TRIAL_VALUE, facts.get("best_validation_loss") if metric.is_validation_loss else None
+            ),
             step=int(facts["step"]),
             why="",
         )

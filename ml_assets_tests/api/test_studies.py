@@ -10,6 +10,7 @@ from dagster._core.events import AssetObservationData, DagsterEvent, StepMateria
 
 from ml_assets.extras.tuning.chosen import store_result
 from ml_assets.foundation.days import Days
+from ml_assets.model.steps.study_metric import TRIAL_VALUE
 from ml_assets.model.steps.study_result import StudyResult, TrialOutcome
 from ml_assets_tests.api.conftest import ServedApi, serving_api, serving_definitions
 from ml_assets_tests.api.test_frame import NOBODY, problem
@@ -108,6 +109,23 @@ def test_a_study_shows_its_trials_and_then_its_result(searching: ServedApi) -> N
     assert (told["chosen"], told["trials"][1]["parameters"]) == (1, {"training.epochs": 2})
     assert "trial 1 has the lowest validation loss" in told["because"]
     assert [one["value"] for one in told["trials"]] == [0.5, 0.4, None]
+
+
+def test_a_trial_that_finished_has_its_value_before_the_study_ends(searching: ServedApi) -> None:
+    run_id = searching.ask("operator", "POST", "/hpo/studies", {"model": MODEL}).json()["run"]["id"]
+    learned = {"step": 20, "best_validation_loss": 0.6}
+    for facts in (
+        {"trial": 0, **learned},
+        {"trial": 1, **learned},
+        {"trial": 0, "step": 20, TRIAL_VALUE: 0.9},
+    ):
+        observed = AssetObservationData(dg.AssetObservation(KEY, metadata=facts))
+        tell(searching, run_id, dg.DagsterEventType.ASSET_OBSERVATION.value, observed)
+    told = searching.ask("viewer", "GET", f"/hpo/studies/{run_id}").json()
+    assert [(one["state"], one["loss"], one["value"]) for one in told["trials"]] == [
+        ("finished", 0.6, 0.9),
+        ("running", 0.6, 0.6),
+    ]
 
 
 def test_a_study_by_a_metric_shows_values_and_direction(searching: ServedApi) -> None:

@@ -79,7 +79,7 @@ class TrialDocument(Shape):
     parameters: dict[str, Any] = Field(description="Values that it tries; empty while its study runs.")
     loss: float | None = Field(description="Lowest validation loss so far.")
     value: float | None = Field(
-        description="Value of the study's metric for the best epoch: the loss, or null until the study has a result."
+        description="Value of the study's metric for the best epoch: the loss so far, or null until the trial finished."
     )
     step: int = Field(description="Newest step.")
     why: str = Field(description="Reason of a failure or of a pause.")

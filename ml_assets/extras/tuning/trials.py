@@ -21,7 +21,7 @@ from ml_assets.model.steps.identity import settings_digest
 from ml_assets.model.steps.live_report import Attempts, Reports, StudyPage, TrainingPage
 from ml_assets.model.steps.search_space import BudgetSection, Choice, PrunerWarmupSection, in_words
 from ml_assets.model.steps.spec import PipelineSpec
-from ml_assets.model.steps.study_metric import StudyMetric
+from ml_assets.model.steps.study_metric import TRIAL_VALUE, StudyMetric
 from ml_assets.model.steps.study_result import TrialOutcome, spent_on
 from ml_assets.model.steps.train import PartOfStudy, train_model
 from ml_assets.model.steps.values import TrainingSet
@@ -101,6 +101,8 @@ class Trials:
         del self._reports[outcome.number]
         self.study.note_alive(time.time())
         self.page.info(_said(outcome, self.metric))
+        if outcome.state == "finished" and (value := self.metric.value_of(outcome)) is not None:
+            self.page.of_trial(outcome.number).observe(outcome.steps, {TRIAL_VALUE: value})
 
     def spent_says(self) -> str:
         """Return the spent budget in words, the model's of this month or the study's; empty if neither is spent."""

@@ -26,6 +26,10 @@ class ComparedTrial(Protocol):
         ...
 
 
+TRIAL_VALUE = "trial_value"
+"""Number on the page of a study: the value by which a trial that finished is compared."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class StudyMetric:
     """Metric of a study."""

@@ -22,6 +22,7 @@ import pytest
 from ml_assets.components import TrainingPipeline
 from ml_assets.extras.tuning.chosen import chosen_for
 from ml_assets.model.steps.search_space import TuningSection
+from ml_assets.model.steps.study_metric import TRIAL_VALUE
 from ml_assets_tests.components import readings_pipeline
 from ml_assets_tests.components.end_to_end.test_objectives import (
     MULTICLASS,
@@ -110,8 +111,18 @@ def _facts(installation: Installation) -> dict[str, Any]:
     result = installation.run(STUDY)
     assert result.success, failure_of(result)
     return {name: value.value for name, value in materialized(result, STUDY)[None].metadata.items()} | {
-        "rows": [record.data for record in _table(materialized(result, STUDY)[None]).records]
+        "rows": [record.data for record in _table(materialized(result, STUDY)[None]).records],
+        "observed": _observed(result),
     }
+
+
+def _observed(result: dg.ExecuteInProcessResult) -> dict[Any, Any]:
+    """Return trial → the value that the page of the study showed when the trial had finished."""
+    shown = [
+        {name: value.value for name, value in one.asset_observation_data.asset_observation.metadata.items()}
+        for one in result.get_asset_observation_events()
+    ]
+    return {one["trial"]: one[TRIAL_VALUE] for one in shown if TRIAL_VALUE in one}
 
 
 def _table(found: dg.AssetMaterialization) -> dg.TableMetadataValue:
@@ -146,6 +157,7 @@ def test_a_study_by_a_metric_chooses_other_values_than_by_the_loss(ready: Instal
     before = {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")}
     found = _facts(ready.declared_as(_components(metric="level", **two)))
     assert found["chosen"] == {"hyperparameters.start": HIGH}
+    assert found["observed"] == {0: pytest.approx(NEAR, abs=1), 1: pytest.approx(HIGH, abs=1)}
     assert found["chosen because"].startswith("trial 1 has the highest level of the validation rows, 43.")
     assert {file: file.stat().st_mtime_ns for file in trainings.glob(f"*/{RESULT}")} == before
     assert len(before) == 2

@@ -24,8 +24,8 @@ class TrialDocument:
         parameters (TrialDocumentParameters): Values that it tries; empty while its study runs.
         state (TrialDocumentState):
         step (int): Newest step.
-        value (float | None): Value of the study's metric for the best epoch: the loss, or null until the study has a
-            result.
+        value (float | None): Value of the study's metric for the best epoch: the loss so far, or null until the trial
+            finished.
         why (str): Reason of a failure or of a pause.
     """
 
