@@ -8,7 +8,7 @@ import shutil
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime, time, timedelta
+from datetime import MAXYEAR, UTC, date, datetime, time, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
@@ -196,8 +196,12 @@ def _rows_of(reader: TableReader, table: str, key: str) -> list[Row]:
 
 
 def _plain(row: Row) -> Row:
-    """Return a row whose negative zero is zero, as the lake stores it, and whose time is of UTC."""
+    """Return a row whose negative zero is zero, as the lake stores it, and whose time is of UTC.
+
+    The last day of the year 9999 means no time, and stays in quarantine as it is.
+    """
     at = row[1].astimezone(UTC) if isinstance(row[1], datetime) else row[1]
+    at = None if at is not None and at.year == MAXYEAR else at
     return (row[0], at, row[2], None if row[3] is None else row[3] + 0.0, row[4])
 
 
