@@ -109,7 +109,8 @@ def _translated(uri: str, error: Exception, *, refuses: bool) -> TrackerError:
         )
     return TrackerUnavailable(
         f"MLflow at {place} did not answer: {first_line}. Check the address (ML_ASSETS_TRACKING_URI) and "
-        "that the server runs; then run the same command again, it continues where it stopped"
+        "that the server runs, by ml-assets doctor tracker guard; then run the same command again, it continues "
+        "where it stopped"
     )
 
 
