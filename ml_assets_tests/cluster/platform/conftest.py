@@ -3,6 +3,7 @@
 `make test-platform` runs these tests: the images take minutes to build, and every part of Dagster starts in a pod.
 """
 
+import json
 from collections.abc import Iterator
 from datetime import date, timedelta
 from pathlib import Path
@@ -28,6 +29,8 @@ FIRST_FEATURES = "2023-01-30"
 """First week with four weeks before it."""
 BEFORE_ALL = date(2022, 12, 31)
 """Day before the first partition: ticks skip until a test brings data."""
+CLIENTS = "clients-of-team"
+"""Namespace of an ingress."""
 BROKEN = """
 type: ml_assets.components.FeatureTable
 
@@ -105,6 +108,25 @@ def dagster(team: TeamInPods) -> Iterator[Dagster]:
     """Open GraphQL of the webserver's pod."""
     with team.webserver() as dagster:
         yield dagster
+
+
+@pytest.fixture
+def client(team: TeamInPods) -> Iterator[str]:
+    """A pod of a namespace whose pods may connect to proxy, API and serving."""
+    kubectl = team.cluster.cluster.kubectl
+    kubectl("create", "namespace", CLIENTS)
+    kubectl("label", "namespace", CLIENTS, "ml-assets/ingress=true")
+    container = {
+        "name": "main",
+        "image": team.variables["ML_ASSETS_KUBERNETES_IMAGE"],
+        "command": ["sleep", "infinity"],
+    }
+    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": spec}
+    kubectl(f"--namespace={CLIENTS}", "create", "--filename=-", stdin=json.dumps(pod))
+    kubectl(f"--namespace={CLIENTS}", "wait", "--for=condition=Ready", "pod/client", "--timeout=300s")
+    yield "client"
+    kubectl("delete", "namespace", CLIENTS, "--wait=false")
 
 
 @pytest.fixture(scope="session")

@@ -2,19 +2,16 @@
 
 import json
 import math
-from collections.abc import Iterator
 
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import waited_for
-from ml_assets_tests.cluster.platform.conftest import LOCATION
+from ml_assets_tests.cluster.platform.conftest import CLIENTS, LOCATION
 from ml_assets_tests.cluster.platform.team_in_pods import TeamInPods
 from ml_assets_tests.cluster.platform.test_platform import CLICKED, STAGES
 
 pytestmark = pytest.mark.timeout(1800)
 
-CLIENTS = "clients-of-serving"
-"""Namespace of an ingress."""
 SMALL = {"requests": {"cpu": "100m", "memory": "512Mi"}, "limits": {"memory": "2Gi"}}
 ASK = """
 import json, sys, urllib.request
@@ -29,25 +26,6 @@ with urllib.request.urlopen(request, timeout=30) as answer:
     print(answer.read().decode())
 """
 """Program that sends the server's own example row."""
-
-
-@pytest.fixture
-def client(team: TeamInPods) -> Iterator[str]:
-    """A pod of a namespace whose pods may connect to serving."""
-    kubectl = team.cluster.cluster.kubectl
-    kubectl("create", "namespace", CLIENTS)
-    kubectl("label", "namespace", CLIENTS, "ml-assets/ingress=true")
-    container = {
-        "name": "main",
-        "image": team.variables["ML_ASSETS_KUBERNETES_IMAGE"],
-        "command": ["sleep", "infinity"],
-    }
-    spec = {"terminationGracePeriodSeconds": 0, "containers": [container]}
-    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "client"}, "spec": spec}
-    kubectl(f"--namespace={CLIENTS}", "create", "--filename=-", stdin=json.dumps(pod))
-    kubectl(f"--namespace={CLIENTS}", "wait", "--for=condition=Ready", "pod/client", "--timeout=300s")
-    yield "client"
-    kubectl("delete", "namespace", CLIENTS, "--wait=false")
 
 
 @pytest.mark.usefixtures("tables")
