@@ -1,4 +1,6 @@
-"""An S3 server with a token service (STS) of a test's own: SeaweedFS, which gives keys of a role by `AssumeRole`."""
+"""An S3 server with a token service (STS) of a test's own: SeaweedFS. It gives keys of a role by `AssumeRole`, and by
+`AssumeRoleWithWebIdentity` to the tokens of an issuer.
+"""
 
 import base64
 import json
@@ -19,9 +21,44 @@ from ml_assets_tests.servers.s3_variables import s3_variables
 
 BUCKET = "artifacts"
 ROLE = "arn:aws:iam::000000000000:role/workers"
+POD_ROLE = "arn:aws:iam::000000000000:role/pods"
+"""Role of the pods of `TrustedIssuer`."""
 READY_SECONDS = 60.0
 _NAME, _KEY, _SECRET = "platform", "key-of-the-platform", "secret-of-the-platform"
 _PARTS = ("master", "volume", "filer", "s3")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrustedIssuer:
+    """Issuer of the tokens of pods, and the pods that may assume `POD_ROLE`."""
+
+    address: str
+    keys: str
+    """Address of its public keys."""
+    audience: str
+    subjects: tuple[str, ...]
+    """Service accounts, `system:serviceaccount:NAMESPACE:NAME`."""
+    ca: Path | None = None
+    """Certificate of the authority of `keys`."""
+    life: str = "1h"
+    """Life of the keys for which a pod asks without a time, in Go's words."""
+
+    def provider(self) -> dict[str, Any]:
+        """Return the issuer in the words of SeaweedFS."""
+        config = {"issuer": self.address, "clientId": self.audience, "jwksUri": self.keys}
+        if self.ca is not None:
+            config["tlsCaCert"] = str(self.ca)
+        return {"name": "cluster", "type": "oidc", "enabled": True, "config": config}
+
+    def role(self) -> dict[str, Any]:
+        """Return the role of its pods."""
+        trust = {
+            "Effect": "Allow",
+            "Principal": {"Federated": "cluster"},
+            "Action": ["sts:AssumeRoleWithWebIdentity"],
+            "Condition": {"StringEquals": {"oidc:sub": list(self.subjects)}},
+        }
+        return _role(POD_ROLE, trust)
 
 
 @dataclass
@@ -61,15 +98,24 @@ class TokenStore:
             "s3", region_name="us-east-1", endpoint_url=self.address, config=config, **own
         )
 
+    def client_with(self, keys: str) -> Any:
+        """Return an S3 client with the content of a `KEYS` file."""
+        told = json.loads(keys)
+        return self.client(
+            aws_access_key_id=told["AccessKeyId"],
+            aws_secret_access_key=told["SecretAccessKey"],
+            aws_session_token=told["SessionToken"],
+        )
+
 
 @contextmanager
-def running_token_store(folder: Path) -> Iterator[TokenStore]:
-    """A store for the block, with an empty bucket."""
+def running_token_store(folder: Path, issuer: TrustedIssuer | None = None) -> Iterator[TokenStore]:
+    """A store for the block, with an empty bucket. It trusts the pods of `issuer`."""
     store = TokenStore(folder)
     data = folder / "data"
     data.mkdir(parents=True)
     (folder / "s3.json").write_text(json.dumps(_IDENTITIES))
-    (folder / "iam.json").write_text(json.dumps(_roles()))
+    (folder / "iam.json").write_text(json.dumps(_roles(issuer)))
     options = {
         **store.ports,
         "ip": "127.0.0.1",
@@ -127,34 +173,39 @@ _IDENTITIES = {
 }
 
 
-def _roles() -> dict[str, Any]:
-    """Return the role: the platform may assume it, and it may do everything in the bucket, until a session's policy
-    says less.
+def _roles(issuer: TrustedIssuer | None) -> dict[str, Any]:
+    """Return the roles. The platform and the pods of `issuer` may assume that of workers. A role may do everything in
+    the bucket, until a session's policy says less.
     """
+    launchers = [f"arn:aws:iam::000000000000:user/{_NAME}", "arn:aws:sts::assumed-role/pods/*"]
     trust = {
         "Effect": "Allow",
-        "Principal": {"AWS": f"arn:aws:iam::000000000000:user/{_NAME}"},
+        "Principal": {"AWS": "*"},
         "Action": ["sts:AssumeRole"],
+        "Condition": {"StringLike": {"aws:PrincipalArn": launchers}},
     }
     of_bucket = [f"arn:aws:s3:::{BUCKET}", f"arn:aws:s3:::{BUCKET}/*"]
     rights = {"Effect": "Allow", "Action": ["s3:*"], "Resource": of_bucket}
     return {
         "sts": {
-            "tokenDuration": "1h",
+            "tokenDuration": issuer.life if issuer else "1h",
             "maxSessionLength": "12h",
             "issuer": "tests",
             "signingKey": base64.b64encode(secrets.token_bytes(32)).decode(),
+            "providers": [issuer.provider()] if issuer else [],
         },
         "policy": {"defaultEffect": "Deny", "storeType": "memory"},
         "policies": [
             {"name": "of-the-bucket", "document": {"Version": "2012-10-17", "Statement": [rights]}},
         ],
-        "roles": [
-            {
-                "roleName": "workers",
-                "roleArn": ROLE,
-                "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
-                "attachedPolicies": ["of-the-bucket"],
-            }
-        ],
+        "roles": [_role(ROLE, trust), *([issuer.role()] if issuer else [])],
+    }
+
+
+def _role(arn: str, trust: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "roleName": arn.rpartition("/")[2],
+        "roleArn": arn,
+        "trustPolicy": {"Version": "2012-10-17", "Statement": [trust]},
+        "attachedPolicies": ["of-the-bucket"],
     }

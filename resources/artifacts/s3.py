@@ -385,6 +385,11 @@ class RemoteArtifacts:
                 f"the bucket of {self.url} does not exist at {server}: create it, or correct ML_ASSETS_ARTIFACTS_URL"
             )
         if isinstance(error, FileNotFoundError):
+            if error.filename and not Path(error.filename).is_relative_to(self.cache):
+                return ArtifactsRefused(
+                    f"no credentials for {self.url}: the file {error.filename} does not exist. Mount the token of the "
+                    "pod's service account there, or correct AWS_WEB_IDENTITY_TOKEN_FILE"
+                )
             return ArtifactMissing(f"{self.url}: {error}: another process deleted it; create it again")
         if code == "RequestTimeTooSkewed":
             return ArtifactsRefused(
@@ -395,7 +400,8 @@ class RemoteArtifacts:
         if isinstance(error, PermissionError | boto.NoCredentialsError | boto.PartialCredentialsError):
             return ArtifactsRefused(
                 f"{server} denied access to {self.url} ({code or type(error).__name__}: {error}): check "
-                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of this account in the bucket"
+                "AWS_ACCESS_KEY_ID, AWS_SECRET_ACCESS_KEY and the rights of this account in the bucket; without keys, "
+                "AWS_ROLE_ARN, and that the role trusts this service account"
             )
         is_passing = isinstance(
             error,

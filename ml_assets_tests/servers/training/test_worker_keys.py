@@ -65,16 +65,7 @@ def role_of(store: TokenStore, **changes: Any) -> WorkersRole:
 @pytest.fixture
 def worker(store: TokenStore, as_platform: None) -> Any:
     """S3 client with the keys of a worker."""
-    return client_with(store, role_of(store).keys("test"))
-
-
-def client_with(store: TokenStore, keys: str) -> Any:
-    told = json.loads(keys)
-    return store.client(
-        aws_access_key_id=told["AccessKeyId"],
-        aws_secret_access_key=told["SecretAccessKey"],
-        aws_session_token=told["SessionToken"],
-    )
+    return store.client_with(role_of(store).keys("test"))
 
 
 def refused(call: Callable[[], Any]) -> None:
@@ -132,7 +123,7 @@ def test_a_worker_cannot_widen_its_keys(store: TokenStore, as_platform: None) ->
     )
     refused(lambda: sts.assume_role(RoleArn=ROLE, RoleSessionName="wider"))
     forged = {**told, "SessionToken": told["SessionToken"][:-8] + "AAAAAAAA"}
-    refused(lambda: client_with(store, json.dumps(forged)).get_object(Bucket=BUCKET, Key=f"{OWN}/x"))
+    refused(lambda: store.client_with(json.dumps(forged)).get_object(Bucket=BUCKET, Key=f"{OWN}/x"))
 
 
 def keys_in(folder: Path, keys: str) -> dict[str, str]:
@@ -200,7 +191,7 @@ def test_a_launcher_renews_the_secret_and_gives_it_to_the_next_owner(
             assert reference == {"apiVersion": "batch/v1", "kind": "Job", "name": "job", "uid": "2"}
         finally:
             keys.stop()
-    assert client_with(store, written[KEYS]).list_objects_v2(Bucket=BUCKET, Prefix=f"{OWN}/")["KeyCount"] > 0
+    assert store.client_with(written[KEYS]).list_objects_v2(Bucket=BUCKET, Prefix=f"{OWN}/")["KeyCount"] > 0
 
 
 def test_a_role_that_refuses_and_a_service_that_is_away_are_named(
@@ -234,7 +225,7 @@ def test_a_training_outlives_its_first_keys(store: TokenStore, as_platform: None
         assert pods.wait(1200) == [ExitCode.DONE], pods.said()
         assert time.monotonic() - began > 910
         refused(
-            lambda: client_with(store, first).get_object(Bucket=BUCKET, Key=f"{tmp_path.name}/job/job.json")
+            lambda: store.client_with(first).get_object(Bucket=BUCKET, Key=f"{tmp_path.name}/job/job.json")
         )
         assert pods.result().attempts == 1
     finally:

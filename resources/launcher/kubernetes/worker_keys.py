@@ -95,7 +95,12 @@ class WorkersRole:
             )["Credentials"]
             ends = answer["Expiration"]
             facts = {one: answer[one] for one in ("AccessKeyId", "SecretAccessKey", "SessionToken")}
-        except (boto.ClientError, boto.NoCredentialsError, boto.PartialCredentialsError) as error:
+        except (
+            boto.ClientError,
+            boto.NoCredentialsError,
+            boto.PartialCredentialsError,
+            FileNotFoundError,  # the token of the launcher's own account
+        ) as error:
             status = getattr(error, "response", {}).get("ResponseMetadata", {}).get("HTTPStatusCode", 0)
             if status >= _PASSING_STATUS:
                 raise self._away(error) from error
