@@ -73,6 +73,10 @@ _ELSEWHERE = {
     "training.rank": "a member of what `attach()` returns",
     "DistributedSampler": "torch",
     "hash_record_extended": "PostgreSQL",
+    **dict.fromkeys(
+        ("AssumeRoleWithWebIdentity", "AWS_ROLE_ARN", "AWS_WEB_IDENTITY_TOKEN_FILE", "AWS_ENDPOINT_URL_STS"),
+        "botocore",
+    ),
     "end_training": "accelerate",
     "save_checkpoint": "Lightning",
     **dict.fromkeys(

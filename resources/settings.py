@@ -64,6 +64,9 @@ class KubernetesSettings(Documented, BaseSettings):
     alone, for a short time, in place of those of `s3_secret`. Default: none."""
     s3_role_seconds: int = Field(default=3600, ge=900, le=43_200)
     """Life of the keys of `s3_role`. The launcher renews them after half of it."""
+    service_account: str | None = None
+    """Service account of the pods of trainings whose `resources` name none. A store may give rights to its name: then
+    the pods need no keys of S3 in a Secret. Default: none."""
     isolated: bool = False
     """Make a NetworkPolicy for each training of several pods, by which only its own workers reach them. For namespaces
     in which policies refuse all other connections, as the Helm chart makes them. Without it, make none."""

@@ -126,8 +126,12 @@ def test_pods_get_addresses_and_their_keys_by_reference_only() -> None:
     }
 
 
-def test_keys_are_optional_for_pods_that_a_cloud_may_know() -> None:
-    told = environment(ResourceProfile(service_account="trainer"))
+@pytest.mark.parametrize("by", ["pipeline", "platform"])
+def test_keys_are_optional_for_pods_that_a_cloud_may_know(by: str) -> None:
+    account = {"service_account": "trainer"}
+    profile, changes = (ResourceProfile(**account), {}) if by == "pipeline" else (ResourceProfile(), account)
+    assert pod_spec(profile, **changes)["serviceAccountName"] == "trainer"
+    told = environment(profile, **changes)
     for key in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         assert told[key] == {"secretKeyRef": {"name": "ml-assets-s3", "key": key, "optional": True}}
 

@@ -398,8 +398,8 @@ def _pod_spec(
         spec["nodeSelector"] = profile.node_selector
     if profile.priority_class is not None:
         spec["priorityClassName"] = profile.priority_class
-    if profile.service_account is not None:
-        spec["serviceAccountName"] = profile.service_account
+    if (account := _account(profile, settings)) is not None:
+        spec["serviceAccountName"] = account
     if profile.pull_secrets:
         spec["imagePullSecrets"] = [{"name": secret} for secret in profile.pull_secrets]
     return spec
@@ -421,7 +421,7 @@ def _environment(
     told_by_secret = [_from_secret(settings.s3_secret, "AWS_DEFAULT_REGION", optional=True)]
     if settings.s3_role is None:
         # A cloud may know the pods by their service account; else a missing key is found before a container starts.
-        has_identity = profile.service_account is not None
+        has_identity = _account(profile, settings) is not None
         told_by_secret += [
             _from_secret(settings.s3_secret, "AWS_ACCESS_KEY_ID", optional=has_identity),
             _from_secret(settings.s3_secret, "AWS_SECRET_ACCESS_KEY", optional=has_identity),
@@ -430,6 +430,10 @@ def _environment(
     # What is declared counts before the Secret: a JobSet with a variable twice is refused.
     undeclared = (one for one in told_by_secret if one["name"] not in values)
     return [*({"name": key, "value": value} for key, value in values.items()), *undeclared]
+
+
+def _account(profile: ResourceProfile, settings: KubernetesSettings) -> str | None:
+    return profile.service_account or settings.service_account
 
 
 def _from_secret(secret: str, key: str, *, optional: bool = False) -> Document:
