@@ -91,7 +91,9 @@ def api_server(layout: ClusterLayout, programs: Programs, pki: Pki, ports: EtcdP
         # Service addresses exist only inside nodes: webhooks are called at the addresses of their pods.
         "--enable-aggregator-routing=true",
         # Streamed lists need a newer etcd than Debian has: clients would wait for ever for their first list.
-        "--feature-gates=WatchList=false",
+        # Policies that change pods are off by default in this version; tests let one mount tokens as a cloud does.
+        "--feature-gates=WatchList=false,MutatingAdmissionPolicy=true",
+        "--runtime-config=admissionregistration.k8s.io/v1beta1=true",
     ]
 
 
