@@ -1,13 +1,17 @@
 """Counts of the proxy's requests, as a Prometheus reads them: few labels, no names, for an account alone."""
 
+import sqlite3
+from pathlib import Path
+
 import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from starlette.testclient import TestClient
 
+from ml_assets.extras.governance.counted_requests import RecentAccounts
 from ml_assets.extras.governance.proxy.dagster_proxy import proxy_app
 from ml_assets_tests.proxy.conftest import GuardedDagster
-from resources.ledger import Ledger
+from resources.ledger import IdentityRefused, Ledger, LedgerError, Person
 
 METRICS = "/-/metrics"
 RELOAD = 'mutation { reloadRepositoryLocation(repositoryLocationName: "two_groups.py") { __typename } }'
@@ -69,3 +73,51 @@ def test_a_ledger_that_is_away_is_not_named_to_whoever_asks() -> None:
     answer = asking.get(METRICS, headers={"authorization": "Bearer wrong"})
     assert answer.status_code == 503
     assert "127.0.0.1" not in answer.text
+
+
+PAGE = "http://dagster.example"
+
+
+def test_counts_of_failures_are_given_while_the_ledger_is_away(tmp_path: Path) -> None:
+    """Otherwise no Prometheus would learn of them. A sign-in that the ledger cannot check is a failure: 503."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db", patience_seconds=0.1)
+    token = ledger.accounts.add_by_token("root", Person.unchecked("root"), is_administrator=True)
+    asking, proof = (
+        TestClient(proxy_app(ledger, "http://127.0.0.1:1", PAGE), PAGE),
+        {"authorization": f"Bearer {token}"},
+    )
+    assert asking.get(METRICS, headers=proof).status_code == 200
+    break_ledger(tmp_path)
+    signed_in = asking.post("/-/sign-in", headers={"origin": PAGE}, data={"proof": token})
+    assert signed_in.status_code == 503
+    assert asking.get("/-/", headers=proof).status_code == 503
+    assert asking.get("/runs", headers=proof).status_code == 503
+    counted = asking.get(METRICS, headers=proof).text
+    for path in ("/-/sign-in", "/-/", "/{path:path}"):
+        assert f'path="{path}",status="503"' in counted
+
+
+def test_accounts_are_read_once_for_all_who_ask_for_counts(tmp_path: Path) -> None:
+    """Neither a wrong token nor a ledger that is away makes another read; a new account is known after the next."""
+    ledger = Ledger(f"sqlite:///{tmp_path}/ledger.db", patience_seconds=0.1)
+    root = Person.unchecked("root")
+    first = ledger.accounts.add_by_token("first", root, is_administrator=True)
+    kept, fresh = RecentAccounts(ledger.accounts, 3600), RecentAccounts(ledger.accounts, 0)
+    acting = Person.proved(kept.of_token(first), "token")
+    second = ledger.accounts.add_by_token("second", acting)
+    with pytest.raises(IdentityRefused):
+        kept.of_token(second)
+    assert fresh.of_token(second).name == "second"
+    ledger.accounts.revoke("second", acting, reason="test")
+    with pytest.raises(IdentityRefused):
+        fresh.of_token(second)
+    break_ledger(tmp_path)
+    assert fresh.of_token(first).name == "first"
+    with pytest.raises(LedgerError):
+        RecentAccounts(ledger.accounts).all()
+
+
+def break_ledger(folder: Path) -> None:
+    """Take away what the ledger reads, as a broken server would."""
+    with sqlite3.connect(folder / "ledger.db") as connection:
+        connection.execute("ALTER TABLE ledger_decisions RENAME TO away")

@@ -4,8 +4,10 @@ Not here: the numbers (`resources.web.request_counts`), and the metrics of the A
 """
 
 import logging
+import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
@@ -14,13 +16,43 @@ from starlette.routing import BaseRoute, Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from resources.acting import proved_person
-from resources.ledger import Accounts, IdentityRefused, LedgerError
+from resources.ledger import Account, Accounts, IdentityRefused, LedgerError
 from resources.web.request_counts import MEDIA_TYPE, OTHER, RequestCounts
 
 log = logging.getLogger(__name__)
 
 REFUSED = "ml_assets.refused"
 """Key of a request's scope: status of a refusal that a page gets with status 200."""
+
+KEPT_SECONDS = 5.0
+"""Time for which the accounts, or the failure to read them, are kept: whoever asks, the ledger is read this often."""
+_WAIT_SECONDS = 2.0
+"""Wait for a ledger whose accounts were read before. A Prometheus waits ten seconds for the counts."""
+
+
+class RecentAccounts(Accounts):
+    """Accounts as read moments ago. If the ledger does not answer, those read last: then the counts matter most."""
+
+    def __init__(self, accounts: Accounts, kept_seconds: float = KEPT_SECONDS) -> None:
+        self._accounts, self._kept_seconds = accounts, kept_seconds
+        self._lock, self._pool = threading.Lock(), ThreadPoolExecutor(1)
+        self._reading: Future[list[Account]] | None = None
+        self._due = 0.0
+        self._known: list[Account] | None = None
+
+    def all(self) -> list[Account]:
+        """Return all accounts. Raise `LedgerError` if they were never read."""
+        with self._lock:
+            now = time.monotonic()
+            if self._reading is None or (self._reading.done() and now >= self._due):
+                self._reading, self._due = self._pool.submit(self._accounts.all), now + self._kept_seconds
+            reading = self._reading
+        try:
+            self._known = reading.result(None if self._known is None else _WAIT_SECONDS)
+        except (LedgerError, TimeoutError):
+            if self._known is None:
+                raise
+        return self._known
 
 
 class CountedRequests:
@@ -32,7 +64,8 @@ class CountedRequests:
     def __init__(
         self, app: ASGIApp, counts: RequestCounts, path: str, routes: Sequence[BaseRoute], accounts: Accounts
     ) -> None:
-        self._app, self._counts, self._path, self._accounts = app, counts, path, accounts
+        self._app, self._counts, self._path = app, counts, path
+        self._accounts = RecentAccounts(accounts)
         self._routes = [one for one in routes if isinstance(one, Route)]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

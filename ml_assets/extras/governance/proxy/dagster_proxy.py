@@ -154,8 +154,9 @@ class DagsterProxy:
             form = await read_form(request)
             to = form.get("to", "")
             person = await run_in_threadpool(self._persons.of_proof, form.get("proof", "").strip())
-        except (IdentityRefused, PageRefused, LedgerError) as refused:
-            return _html("sign_in.html.j2", 403, wrong=str(refused), to=_own_path(to))
+        except (PageRefused, LedgerError) as refused:
+            status = 403 if isinstance(refused, IdentityRefused) else _status_of(refused)
+            return _html("sign_in.html.j2", status, wrong=str(refused), to=_own_path(to))
         secret, _ = self._sessions.begin(person)
         answer = RedirectResponse(_own_path(to), 303, HEADERS)
         # Lax: a link to a run in a message opens it, but no form of another site has the cookie.
@@ -177,8 +178,10 @@ class DagsterProxy:
     async def _own_page(self, request: Request) -> Response:
         try:
             here = await self._here(request, at_once=True)
-        except (IdentityRefused, LedgerError) as refused:
+        except IdentityRefused as refused:
             return _refusal(request, PageRefused(401, str(refused)))
+        except LedgerError as refused:
+            return _refusal(request, refused)
         if here is None:
             return _to_sign_in(request)
         known = {name: may(here.visitor.standing.role, rule.role) for name, rule in MUTATIONS.items()}
