@@ -116,6 +116,12 @@ def pids(layout: ClusterLayout) -> dict[str, int]:
     return {name: process.pid for name, process in cluster_record.load(layout.state).processes.items()}
 
 
+def test_the_network_of_services_is_refused(tmp_path: Path) -> None:
+    """A cluster on it came up, and half of its connections went nowhere."""
+    with pytest.raises(ValueError, match="choose another network"):
+        ClusterLayout(tmp_path, NAME, "10.96")
+
+
 def test_down_with_running_pods_leaves_nothing(layout: ClusterLayout) -> None:
     before = Surroundings.now()
     began = time.monotonic()

@@ -39,6 +39,10 @@ class ClusterLayout:
             )
         if not re.fullmatch(r"\d{1,3}\.\d{1,3}", self.network):
             raise ValueError(f"A cluster's network is two numbers such as 10.88, not {self.network!r}.")
+        if SERVICES.startswith(f"{self.network}."):
+            raise ValueError(
+                f"{SERVICES} are the addresses of services: choose another network, such as 10.97."
+            )
         if not 1 <= self.nodes <= 9:
             raise ValueError(f"A cluster has 1 to 9 nodes, not {self.nodes}.")
 
