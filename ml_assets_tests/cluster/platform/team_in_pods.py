@@ -263,11 +263,11 @@ def team_in_pods(
     """
     name = cluster.namespace.replace("tests", "team")
     own = ClusterEnvironment(cluster.cluster, name, cluster.s3_endpoint_url)
-    variables = _variables(own, servers, folder, trainer)
+    variables = variables_of_team(own, servers, folder, trainer)
     values = folder / "team.yaml"
     team = TeamInPods(own, variables, values)
     ports = [*servers.record.ports.values()]
-    values.write_text(yaml.safe_dump(_values(own, variables, trainer, platform, ports)))
+    values.write_text(yaml.safe_dump(values_of(own, variables, trainer, platform, ports)))
     make_namespace(own)
     try:
         for secret, names in SECRETS.items():
@@ -285,7 +285,7 @@ def team_in_pods(
         cluster.cluster.kubectl("delete", "namespace", name, "--wait=false")
 
 
-def _variables(
+def variables_of_team(
     cluster: ClusterEnvironment, servers: RunningServers, folder: Path, trainer: str
 ) -> dict[str, str]:
     """Return the values of ConfigMap and Secrets by the name of their variable. Pods reach the servers by them."""
@@ -302,7 +302,7 @@ def _variables(
     }
 
 
-def _values(
+def values_of(
     cluster: ClusterEnvironment, variables: Mapping[str, str], trainer: str, platform: str, ports: list[int]
 ) -> dict[str, Any]:
     """Return the example's values, filled in. `ports`: the servers' own, on this machine."""
