@@ -80,8 +80,9 @@ def _say_costs(found: "Costs") -> None:
         when = "" if found.since is None else f" since {found.since}"
         say(f"No training reserved anything{when}. To train: ml-assets launch MODEL DATE")
         return
-    head = [found.by, "trainings", "GPU h", "idle h", "core h", "GiB h", *_money_head(found)]
-    lines = [head, *(_cells(one, has_money=len(head) > 6) for one in (*found.rows, found.total))]
+    money = _money_head(found)
+    head = [found.by, "trainings", "GPU h", "idle h", "core h", "GiB h", *money]
+    lines = [head, *(_cells(one, has_money=bool(money)) for one in (*found.rows, found.total))]
     widths = [max(len(line[place]) for line in lines) for place in range(len(head))]
     for line in lines:
         first, *others = (

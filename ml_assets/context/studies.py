@@ -119,15 +119,14 @@ def _running(project: Project, run: ShownRun, model: str, metric: StudyMetric) -
                 name: value.value for name, value in one.asset_observation.metadata.items()
             }
             newest.setdefault(int(facts["trial"]), {}).update(facts)
+    so_far = "best_validation_loss"
     return [
         ShownTrial(
             number=number,
             state="finished" if TRIAL_VALUE in facts else "running",
             parameters={},
-            loss=facts.get("best_validation_loss"),
-            value=facts.get(
-                TRIAL_VALUE, facts.get("best_validation_loss") if metric.is_validation_loss else None
-            ),
+            loss=facts.get(so_far),
+            value=facts.get(TRIAL_VALUE, facts.get(so_far) if metric.is_validation_loss else None),
             step=int(facts["step"]),
             why="",
         )

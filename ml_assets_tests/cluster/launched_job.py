@@ -12,8 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from ml_assets_tests.cluster.cluster_environment import PYTHON, REPOSITORY, ClusterEnvironment
 from ml_assets_tests.deployment.chart_objects import chart_objects
+from ml_assets_tests.servers.token_store import BUCKET, TokenStore
 from resources.job.events import TrainingEvent, training_folder_name
 from resources.job.job import TrainingJob, TrainingResult
 from resources.job.training_settings import TrainingSettings
@@ -117,6 +120,26 @@ class LaunchedJob:
             if not number:
                 return lines
         raise AssertionError(f"the launcher ended: {lines}")
+
+
+def on_token_store(
+    launch: LaunchedJob, store: TokenStore, monkeypatch: pytest.MonkeyPatch, **more: str
+) -> LaunchedJob:
+    """Return the job on that store, with `more` variables. The cluster has no Secret with keys of it."""
+    for name, value in store.environment.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
+    variables = {key: value for key, value in launch.variables.items() if key != "AWS_ENDPOINT_URL_S3"}
+    variables |= store.environment | {
+        "ML_ASSETS_S3_ENDPOINT_URL": store.address,
+        "ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL": f"http://{launch.cluster.cluster.address_for_pods(store.port)}",
+        "ML_ASSETS_KUBERNETES_S3_SECRET": "none",
+        "ML_ASSETS_ARTIFACTS_URL": f"s3://{BUCKET}/{launch.cluster.namespace}-{time.time_ns()}",
+        **more,
+    }
+    pods = json.loads(variables["ML_ASSETS_KUBERNETES_ENV"]) | {"AWS_DEFAULT_REGION": "us-east-1"}
+    variables["ML_ASSETS_KUBERNETES_ENV"] = json.dumps(pods)
+    return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
 
 
 def logged_steps(events: list[TrainingEvent]) -> list[int]:

@@ -5,7 +5,6 @@ A policy changes the pods of the account `trainer` as the webhook of EKS does: i
 
 import dataclasses
 import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,8 @@ import pytest
 import yaml
 
 from ml_assets_tests.cluster.cluster_environment import PYTHON, ClusterEnvironment, waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, settings_of
+from ml_assets_tests.cluster.launched_job import LaunchedJob, on_token_store, settings_of
 from ml_assets_tests.servers.token_store import (
-    BUCKET,
     POD_ROLE,
     ROLE,
     TokenStore,
@@ -66,19 +64,7 @@ def keyless(
 ) -> LaunchedJob:
     """A job on that store. The cluster has no Secret with keys of it."""
     launch = make_trained_job(pace=0.4, epochs=5, patience=5)
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
-    variables = {key: value for key, value in launch.variables.items() if key != "AWS_ENDPOINT_URL_S3"}
-    variables |= store.environment | {
-        "ML_ASSETS_S3_ENDPOINT_URL": store.address,
-        "ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL": f"http://{launch.cluster.cluster.address_for_pods(store.port)}",
-        "ML_ASSETS_KUBERNETES_S3_SECRET": "none",
-        "ML_ASSETS_ARTIFACTS_URL": f"s3://{BUCKET}/{launch.cluster.namespace}-{time.time_ns()}",
-    }
-    pods = json.loads(variables["ML_ASSETS_KUBERNETES_ENV"]) | {"AWS_DEFAULT_REGION": "us-east-1"}
-    variables["ML_ASSETS_KUBERNETES_ENV"] = json.dumps(pods)
-    return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
+    return on_token_store(launch, store, monkeypatch)
 
 
 @pytest.fixture

@@ -1,15 +1,17 @@
 """Workers of a training on the cluster, with keys of their own folders for a short time, in place of the bucket's."""
 
-import dataclasses
-import json
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from ml_assets_tests.cluster.cluster_environment import PYTHON, waited_for
-from ml_assets_tests.cluster.launched_job import LaunchedJob, rightful_kubeconfig, settings_of, take_right
+from ml_assets_tests.cluster.launched_job import (
+    LaunchedJob,
+    on_token_store,
+    rightful_kubeconfig,
+    take_right,
+)
 from ml_assets_tests.servers.token_store import BUCKET, ROLE, TokenStore, running_token_store
 from resources.job.errors import BadConfiguration, ClusterRefused
 from resources.launcher.kubernetes.attempt_objects import KEYS_FOLDER
@@ -47,20 +49,7 @@ def keyless(
 ) -> LaunchedJob:
     """A job on that store, whose cluster has no Secret with the keys of the bucket."""
     launch = make_trained_job(pace=0.4, epochs=5, patience=5)
-    for name, value in store.environment.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.delenv("AWS_ENDPOINT_URL_S3", raising=False)
-    variables = {key: value for key, value in launch.variables.items() if key != "AWS_ENDPOINT_URL_S3"}
-    variables |= store.environment | {
-        "ML_ASSETS_S3_ENDPOINT_URL": store.address,
-        "ML_ASSETS_KUBERNETES_S3_ENDPOINT_URL": f"http://{launch.cluster.cluster.address_for_pods(store.port)}",
-        "ML_ASSETS_KUBERNETES_S3_SECRET": "none",
-        "ML_ASSETS_KUBERNETES_S3_ROLE": ROLE,
-        "ML_ASSETS_ARTIFACTS_URL": f"s3://{BUCKET}/{launch.cluster.namespace}-{time.time_ns()}",
-    }
-    pods = json.loads(variables["ML_ASSETS_KUBERNETES_ENV"]) | {"AWS_DEFAULT_REGION": "us-east-1"}
-    variables["ML_ASSETS_KUBERNETES_ENV"] = json.dumps(pods)
-    return dataclasses.replace(launch, variables=variables, settings=settings_of(variables))
+    return on_token_store(launch, store, monkeypatch, ML_ASSETS_KUBERNETES_S3_ROLE=ROLE)
 
 
 @pytest.mark.parametrize(

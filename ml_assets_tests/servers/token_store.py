@@ -6,7 +6,7 @@ import base64
 import json
 import os
 import secrets
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +18,8 @@ import botocore.session
 from deployment.testbed import processes
 from deployment.testbed.build import build
 from ml_assets_tests.servers.s3_variables import s3_variables
+from resources.addresses import Address
+from resources.launcher.kubernetes.worker_keys import WorkersRole
 
 BUCKET = "artifacts"
 ROLE = "arn:aws:iam::000000000000:role/workers"
@@ -97,6 +99,11 @@ class TokenStore:
         return session.create_client(
             "s3", region_name="us-east-1", endpoint_url=self.address, config=config, **own
         )
+
+    def workers_role(self, *, written: Sequence[str], **changes: Any) -> WorkersRole:
+        """Return `ROLE` as a launcher assumes it, to write these places of the bucket."""
+        facts = {"arn": ROLE, "seconds": 900, "endpoint_url": Address(self.address), "read": []}
+        return WorkersRole(**facts | changes, written=written)
 
     def client_with(self, keys: str) -> Any:
         """Return an S3 client with the content of a `KEYS` file."""

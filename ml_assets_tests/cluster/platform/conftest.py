@@ -4,7 +4,7 @@
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import date, timedelta
 from pathlib import Path
 
@@ -132,12 +132,17 @@ def client(team: TeamInPods) -> Iterator[str]:
 @pytest.fixture(scope="session")
 def tables(team: TeamInPods) -> None:
     """Sales and their features, each published by a run in its own pod."""
-    ranges = {"datasets/sales": FIRST_WEEK, "features/sales_features": FIRST_FEATURES}
     with team.webserver() as dagster:
-        for table, first in ranges.items():
-            tags = {
-                "dagster/asset_partition_range_start": first,
-                "dagster/asset_partition_range_end": LAST_WEEK,
-            }
-            run = dagster.wait_for_run(dagster.launch(LOCATION, [table], tags))
-            assert run.status == "SUCCESS", f"{dagster.messages(run.id)[-3000:]} {team.about()}"
+        publish_tables(dagster, team.about)
+
+
+def publish_tables(dagster: Dagster, about: Callable[[], str] = str) -> None:
+    """Materialize sales, then their features."""
+    ranges = {"datasets/sales": FIRST_WEEK, "features/sales_features": FIRST_FEATURES}
+    for table, first in ranges.items():
+        tags = {
+            "dagster/asset_partition_range_start": first,
+            "dagster/asset_partition_range_end": LAST_WEEK,
+        }
+        run = dagster.wait_for_run(dagster.launch(LOCATION, [table], tags))
+        assert run.status == "SUCCESS", f"{dagster.messages(run.id)[-3000:]} {about()}"

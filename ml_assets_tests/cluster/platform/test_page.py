@@ -18,8 +18,8 @@ from deployment.testbed.build import build
 from deployment.testbed.cluster import cluster_record
 from deployment.testbed.servers import Servers
 from ml_assets_tests.browser.graphql import Dagster, NotAnswering
-from ml_assets_tests.cluster.cluster_environment import REPOSITORY, ClusterEnvironment, waited_for
-from ml_assets_tests.cluster.platform.conftest import FIRST_FEATURES, FIRST_WEEK, LAST_WEEK, LOCATION
+from ml_assets_tests.cluster.cluster_environment import REPOSITORY, S3_SECRET, ClusterEnvironment, waited_for
+from ml_assets_tests.cluster.platform.conftest import LOCATION, publish_tables
 from ml_assets_tests.cluster.platform.team_in_pods import CREDENTIALS, SECRETS, values_of, variables_of_team
 from ml_assets_tests.cluster.platform.test_platform import CLICKED, STAGES
 from ml_assets_tests.servers.running_servers import RunningServers
@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.nightly, pytest.mark.timeout(3000)]
 NAMESPACE = "team-a"
 MOST_COMMANDS = 10
 """From an empty cluster to the first trained model, images present. The aim for the time is 15 minutes."""
-FILES = {"credentials.env": CREDENTIALS, "s3.env": "ml-assets-s3"}
+FILES = {"credentials.env": CREDENTIALS, "s3.env": S3_SECRET}
 
 
 def typed() -> list[str]:
@@ -110,15 +110,7 @@ def _trained(dagster: Dagster) -> None:
             return False
 
     waited_for(is_ready, "the webserver behind the forwarded port", 300.0)
-    ranges = {"datasets/sales": FIRST_WEEK, "features/sales_features": FIRST_FEATURES}
-    asked = [
-        (
-            [table],
-            {"dagster/asset_partition_range_start": day, "dagster/asset_partition_range_end": LAST_WEEK},
-        )
-        for table, day in ranges.items()
-    ]
-    asked.append(([f"store_demand/{stage}" for stage in STAGES], {"dagster/partition": CLICKED}))
-    for assets, tags in asked:
-        run = dagster.wait_for_run(dagster.launch(LOCATION, assets, tags))
-        assert run.status == "SUCCESS", dagster.messages(run.id)[-3000:]
+    publish_tables(dagster)
+    assets = [f"store_demand/{stage}" for stage in STAGES]
+    run = dagster.wait_for_run(dagster.launch(LOCATION, assets, {"dagster/partition": CLICKED}))
+    assert run.status == "SUCCESS", dagster.messages(run.id)[-3000:]

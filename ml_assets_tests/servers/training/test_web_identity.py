@@ -18,19 +18,16 @@ from ml_assets_tests.resources.oidc_issuer import OidcIssuer, running_issuer
 from ml_assets_tests.servers.token_store import (
     BUCKET,
     POD_ROLE,
-    ROLE,
     TokenStore,
     TrustedIssuer,
     running_token_store,
 )
 from ml_assets_tests.servers.training.pod_processes import PodProcesses
 from ml_assets_tests.training.small_jobs import small_job, small_snapshot
-from resources.addresses import Address
 from resources.artifacts import ArtifactsRefused
 from resources.artifacts.s3 import RemoteArtifacts
 from resources.job.errors import BadConfiguration
 from resources.job.job import ExitCode
-from resources.launcher.kubernetes.worker_keys import WorkersRole
 
 pytestmark = pytest.mark.timeout(400)
 
@@ -162,18 +159,8 @@ def test_a_training_outlives_keys_and_tokens(store: TokenStore, renewed: Token, 
         pods.end()
 
 
-def role_of(store: TokenStore) -> WorkersRole:
-    return WorkersRole(
-        arn=ROLE,
-        seconds=900,
-        endpoint_url=Address(store.address),
-        written=[f"s3://{BUCKET}/own"],
-        read=[],
-    )
-
-
 def test_a_launcher_without_keys_gives_workers_theirs(store: TokenStore, token: Token) -> None:
-    worker = store.client_with(role_of(store).keys("test"))
+    worker = store.client_with(store.workers_role(written=[f"s3://{BUCKET}/own"]).keys("test"))
     worker.put_object(Bucket=BUCKET, Key="own/file", Body=b"mine")
     with pytest.raises(botocore.exceptions.ClientError, match="AccessDenied"):
         worker.put_object(Bucket=BUCKET, Key="other/file", Body=b"stolen")
@@ -187,7 +174,7 @@ def test_a_role_that_does_not_trust_the_account_is_named(
     with pytest.raises(ArtifactsRefused, match="AWS_ROLE_ARN"):
         artifacts.exists("thing")
     with pytest.raises(BadConfiguration, match="role/workers cannot be assumed"):
-        role_of(store).keys("test")
+        store.workers_role(written=[f"s3://{BUCKET}/own"]).keys("test")
 
 
 def test_a_missing_token_is_named(store: TokenStore, token: Token, tmp_path: Path) -> None:
@@ -196,4 +183,4 @@ def test_a_missing_token_is_named(store: TokenStore, token: Token, tmp_path: Pat
     with pytest.raises(ArtifactsRefused, match="AWS_WEB_IDENTITY_TOKEN_FILE"):
         artifacts.exists("thing")
     with pytest.raises(BadConfiguration, match=str(token.file)):
-        role_of(store).keys("test")
+        store.workers_role(written=[f"s3://{BUCKET}/own"]).keys("test")

@@ -52,14 +52,8 @@ def as_platform(store: TokenStore, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def role_of(store: TokenStore, **changes: Any) -> WorkersRole:
-    own = {
-        "arn": ROLE,
-        "seconds": 900,
-        "endpoint_url": Address(store.address),
-        "written": [f"s3://{BUCKET}/{OWN}"],
-        "read": [f"s3://{BUCKET}/{SNAPSHOT}"],
-    }
-    return WorkersRole(**(own | changes))
+    own = {"written": [f"s3://{BUCKET}/{OWN}"], "read": [f"s3://{BUCKET}/{SNAPSHOT}"]}
+    return store.workers_role(**own | changes)
 
 
 @pytest.fixture
